@@ -1,0 +1,2 @@
+//! Owns the breaker.
+//! Must never know: what is being called.

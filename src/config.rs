@@ -1,0 +1,171 @@
+//! Owns every setting: its default, its unit, its check. Parsed once at start; secrets never show in `Debug`.
+//! Must never know: the rooms that use it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+/// The defaults, compiled in: `config/default.toml` is the documentation of every key.
+pub const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// All settings.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The API listener.
+    pub api: Api,
+    /// The operations listener.
+    pub ops: Ops,
+    /// The database.
+    pub database: Database,
+    /// Redis.
+    pub redis: Redis,
+    /// FCM.
+    pub fcm: Fcm,
+    /// The ceiling.
+    pub ceiling: Ceiling,
+    /// Event types.
+    pub types: Types,
+    /// Shutdown.
+    pub drain: Drain,
+    /// Logs.
+    pub log: Log,
+}
+
+/// The API listener.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Api {
+    /// Address and port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// `name:scope+scope:sha256hex`, separated by commas.
+    pub keys: SecretString,
+    /// Requests served at once; more are answered 503 before body, auth and database.
+    pub max_in_flight: u32,
+    /// Open connections; more wait in the kernel's queue.
+    pub max_connections: u32,
+    /// Requests per second of one key; 0 = no quota.
+    pub requests_per_s_per_key: u32,
+    /// Accepted fan-outs not yet settled; more are answered 503.
+    pub max_backlog: u64,
+}
+
+/// The operations listener: health, metrics.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ops {
+    /// Address and port; port 0 takes a free one.
+    pub listen: SocketAddr,
+}
+
+/// The database.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Database {
+    /// `postgres://…` or `sqlite:PATH`. May hold a password.
+    pub url: SecretString,
+    /// Connections of the pool on Postgres; SQLite ignores it.
+    pub max_connections: u32,
+}
+
+/// Redis.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redis {
+    /// `redis://…`, `rediss://…`, `unix://…`; empty = none. May hold a password.
+    pub url: SecretString,
+}
+
+/// FCM.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fcm {
+    /// Base URL; `http://` means HTTP/2 with prior knowledge and is meant for an emulator.
+    pub endpoint: String,
+    /// PEM file of an additional root certificate; empty = the system's roots only.
+    pub ca_file: PathBuf,
+    /// Project id; empty = the one of the key file.
+    pub project_id: String,
+    /// Path of the service-account key file; empty = none.
+    pub credentials_file: PathBuf,
+    /// The service-account key itself; goes before the file.
+    pub credentials: SecretString,
+    /// Attempts in flight.
+    pub slots: u32,
+    /// Slots lent to stalled attempts; -1 = half of `slots`, 0 = strict.
+    pub lent_slots: i32,
+    /// Longest wait for an answer, ms.
+    pub attempt_timeout_ms: u64,
+    /// Wait before the one retry, ms.
+    pub retry_delay_ms: u64,
+    /// Age at which an attempt lends its slot out, ms.
+    pub stall_after_ms: u64,
+    /// Streams used of one HTTP/2 connection.
+    pub streams_per_connection: u32,
+}
+
+impl Fcm {
+    /// Slots that may be lent to stalled attempts.
+    #[must_use]
+    pub fn lent(&self) -> u32 {
+        u32::try_from(self.lent_slots).unwrap_or(self.slots / 2)
+    }
+
+    /// Outcomes that may wait to be written.
+    #[must_use]
+    pub const fn unflushed(&self) -> u32 {
+        if self.slots < 2 { 1 } else { self.slots / 2 }
+    }
+
+    /// Most recipients a kill can repeat: in flight, lent and unflushed.
+    #[must_use]
+    pub fn exposure(&self) -> u32 {
+        self.slots + self.lent() + self.unflushed()
+    }
+}
+
+/// The ceiling.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ceiling {
+    /// HTTP requests per second of the whole fleet.
+    pub rate_per_s: f64,
+    /// The project's quota per minute; `burst + 60 x rate` above it is refused.
+    pub quota_per_minute: u64,
+}
+
+impl Ceiling {
+    /// Grants that may be used at once after a quiet time: 10 ms of the rate, at least 1.
+    #[must_use]
+    pub fn burst(&self) -> f64 {
+        (self.rate_per_s * 0.010).max(1.0)
+    }
+}
+
+/// Event types.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Types {
+    /// A catalogue that replaces the built-in one; empty = built in.
+    pub file: PathBuf,
+}
+
+/// Shutdown.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Longest wait for what is in flight, ms.
+    pub grace_ms: u64,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// `json`, `text`, or `auto`: text on a terminal, JSON otherwise.
+    pub format: String,
+    /// `RUST_LOG` syntax.
+    pub filter: String,
+}

@@ -1,0 +1,13 @@
+//! Owns what things mean: ids, events, the catalogue, recipients, outcomes, tallies.
+//! Must never know: I/O, async, a clock (time is always an argument), or any other room.
+
+pub mod batch;
+pub mod bitmap;
+pub mod catalogue;
+pub mod charge;
+pub mod event;
+pub mod ids;
+pub mod outcome;
+pub mod recipient;
+pub mod retry;
+pub mod tally;

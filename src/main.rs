@@ -1,0 +1,2 @@
+//! door
+fn main() {}

@@ -1,0 +1,144 @@
+//! Owns all SQL: the one [`Store`] trait and its two implementations.
+//! Must never know: HTTP, sending, or why a row is written.
+//!
+//! No database future is ever dropped: a dropped `begin()` returns its connection inside an open transaction
+//! (transact-rs/sqlx#4393). Every method of an implementation therefore runs in a task of its own
+//! and the caller awaits the handle.
+
+pub mod postgres;
+pub mod records;
+pub mod sqlite;
+
+use async_trait::async_trait;
+
+use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, FanoutId};
+use crate::domain::recipient::{Device, Follows, KindMask};
+use crate::domain::tally::PartCounters;
+pub use records::*;
+
+/// Why the store did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The database cannot be reached, is read-only, full, or too slow. The same call may succeed later.
+    #[error("database unavailable: {0}")]
+    Unavailable(String),
+    /// A stored value this build does not understand. Waiting does not help.
+    #[error("damaged or unknown stored value: {0}")]
+    Corrupt(String),
+    /// The schema is missing, older or newer than this build.
+    #[error("schema: {0}")]
+    Schema(String),
+    /// A fault of ours: a statement the database refused.
+    #[error("statement refused: {0}")]
+    Statement(String),
+}
+
+/// Everything the service keeps. All times are database time in ms since the epoch.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// `postgres` or `sqlite`.
+    fn engine(&self) -> &'static str;
+
+    /// Brings the schema up to date; returns how many migrations were applied now.
+    async fn migrate(&self) -> Result<u32, StoreError>;
+
+    /// Answers when the database answers and the schema is the one this build needs.
+    async fn ready(&self) -> Result<(), StoreError>;
+
+    /// Database time.
+    async fn now_ms(&self) -> Result<i64, StoreError>;
+
+    /// Says this instance lives, for `lease_ms` from the database's now. Also frees what instances whose lease
+    /// has expired held: their chunks become open with epoch + 1 and `unclean`, their fan-outs count `interrupted`;
+    /// a chunk taken over `MAX_TAKEOVERS` times without progress is set aside; their freezes may be taken.
+    async fn heartbeat(&self, boot: BootId, lease_ms: i64) -> Result<Heartbeat, StoreError>;
+
+    /// Ends this instance's lease and hands back its chunks and freezes, not as unclean.
+    async fn leave(&self, boot: BootId) -> Result<(), StoreError>;
+
+    /// Commits an event and its fan-out, the freeze leased to `boot`, in one transaction.
+    /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`].
+    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError>;
+
+    /// Fan-outs accepted whose freeze has not ended, owned by nobody alive: leases up to `limit` of them to `boot`.
+    async fn take_freezes(&self, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, StoreError>;
+
+    /// Up to `limit` followers of one subject that want any type of `kinds`, after `after`, in order of key.
+    /// Joins nothing and touches one index range.
+    async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError>;
+
+    /// Writes the next chunks of a freeze and moves its cursor in one transaction; the first `claim_first` of them
+    /// are created already owned by the freezing instance and returned claimed, with recipients looked up.
+    /// [`FreezeReply::Lost`] when another instance owns the freeze now, or the fan-out was cancelled.
+    async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError>;
+
+    /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now.
+    /// With `class_below` only chunks of a class more urgent than that.
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
+
+    /// Hands chunks back in an orderly way: open again, not unclean, not counted as a takeover.
+    /// `not_before_ms` keeps them from being claimed earlier; 0 = at once.
+    async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError>;
+
+    /// What the sender must know of a fan-out; `None` when there is no such fan-out.
+    async fn job(&self, id: FanoutId) -> Result<Option<FanoutJob>, StoreError>;
+
+    /// Writes facts: bits are OR-ed whoever owns the chunk, failure rows never overwrite. One idempotent statement
+    /// (or transaction): repeating it changes nothing. A chunk whose recipients all have an outcome is closed.
+    async fn flush(&self, batch: FlushBatch) -> Result<Vec<ChunkAck>, StoreError>;
+
+    /// Upserts absolute counters of this instance.
+    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError>;
+
+    /// Settles a fan-out under its row lock if it is frozen and every chunk is closed: snapshots the tally,
+    /// judges devices (tombstone, suspend; nothing when the dead share leaps), returns what its line says.
+    /// Exactly one caller gets [`SettleReply::Settled`].
+    async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError>;
+
+    /// Notes that the line of a settled fan-out was written.
+    async fn mark_reported(&self, id: FanoutId) -> Result<(), StoreError>;
+
+    /// Fan-outs that are complete but not settled, and settled ones whose line is not marked after `older_than_ms`.
+    async fn sweep(&self, older_than_ms: i64) -> Result<Swept, StoreError>;
+
+    /// One fan-out with its tally as it stands.
+    async fn fanout(&self, id: FanoutId) -> Result<Option<FanoutView>, StoreError>;
+
+    /// Fan-outs, newest first, after `before` (exclusive), optionally of one state.
+    async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError>;
+
+    /// Number of accepted fan-outs not yet settled.
+    async fn backlog(&self) -> Result<u64, StoreError>;
+
+    /// Registers a device, or updates it; revives a dead one; takes the token over from a device that had it.
+    async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError>;
+
+    /// One device with its follows and state.
+    async fn device(&self, id: DeviceId) -> Result<Option<DeviceView>, StoreError>;
+
+    /// Deletes a device and its follows; whether it was there.
+    async fn delete_device(&self, id: DeviceId) -> Result<bool, StoreError>;
+
+    /// Replaces what a device follows; `false` when there is no such device.
+    async fn put_follows(&self, id: DeviceId, follows: Follows) -> Result<bool, StoreError>;
+
+    /// Imports up to 1,000 devices with their follows in one transaction; a row neither revives a dead device
+    /// nor stops the batch. Later rows win over earlier ones of the same id or token.
+    async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError>;
+
+    /// Waits for what was handed to the database, then closes it.
+    async fn close(&self);
+}
+
+/// Takeovers of one chunk without progress after which it is set aside.
+pub const MAX_TAKEOVERS: i16 = 4;
+
+/// Share of recipients judged dead, in per cent, from which a settle judges nobody (law 7): it looks like a fault of ours.
+pub const DEAD_SHARE_LIMIT_PERCENT: u64 = 30;
+
+/// A fan-out with fewer judged devices than this is never taken for a leap.
+pub const DEAD_SHARE_MIN: u64 = 20;
+
+/// A wildcard mask for tests and tools: every type.
+pub const EVERY_KIND: KindMask = KindMask::ALL;

@@ -1,0 +1,261 @@
+//! Owns the shapes the [`Store`](super::Store) takes and gives beside those of the domain.
+//! Must never know: SQL.
+
+use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
+use crate::domain::event::Event;
+use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
+use crate::domain::recipient::{Device, DeviceState, Follows, KindMask};
+use crate::domain::tally::{PartCounters, Tally};
+
+/// An event about to be accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewFanout {
+    /// The event.
+    pub event: Event,
+    /// [`Event::content_hash`].
+    pub content_hash: [u8; 32],
+    /// Its class.
+    pub class: Class,
+    /// Its deadline, database ms.
+    pub deadline_ms: i64,
+}
+
+/// What became of a post.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Accepted {
+    /// Committed; the freeze is this instance's.
+    New(FreezeJob),
+    /// The same event was accepted before.
+    Repeat(FanoutId),
+    /// The same id was accepted before with other content.
+    Conflict(FanoutId),
+}
+
+/// A freeze this instance owns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FreezeJob {
+    /// What to freeze.
+    pub job: FanoutJob,
+    /// Ownership of the freeze.
+    pub epoch: i32,
+    /// Followers up to and with this key are in chunks already.
+    pub cursor: DeviceKey,
+    /// Number of the next chunk.
+    pub next_chunk: i32,
+}
+
+/// One page of one subject's followers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowerPage {
+    /// `team:ars`.
+    pub subject: String,
+    /// Types of which the follower must want at least one.
+    pub kinds: KindMask,
+    /// Exclusive lower bound.
+    pub after: DeviceKey,
+    /// Most rows.
+    pub limit: u32,
+}
+
+/// The next chunks of a freeze.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FreezeStep {
+    /// The freezing instance.
+    pub boot: BootId,
+    /// Which fan-out.
+    pub fanout: FanoutId,
+    /// Ownership of the freeze.
+    pub epoch: i32,
+    /// Cursor before this step: a repeated step changes nothing.
+    pub from: DeviceKey,
+    /// Chunks, at most 500 keys each, ascending.
+    pub chunks: Vec<Vec<DeviceKey>>,
+    /// Number of the first of them.
+    pub first_chunk: i32,
+    /// Rank of each chunk.
+    pub ranks: Vec<i64>,
+    /// How many, from the first, are created owned by `boot`.
+    pub claim_first: usize,
+    /// Whether no follower is left: the fan-out is frozen after this step.
+    pub last: bool,
+}
+
+/// What became of a freeze step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FreezeReply {
+    /// Written; the claimed chunks with their recipients.
+    Written(Vec<ClaimedChunk>),
+    /// The freeze is not ours any more.
+    Lost,
+}
+
+/// How many chunks, and how urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// The claiming instance.
+    pub boot: BootId,
+    /// Most chunks.
+    pub want: u32,
+    /// Only classes more urgent than this one.
+    pub more_urgent_than: Option<Class>,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Database time at the heartbeat, ms.
+    pub now_ms: i64,
+    /// Instances whose lease is running, this one included.
+    pub live_instances: u32,
+    /// Chunks freed from instances whose lease had expired.
+    pub freed_chunks: u32,
+    /// Chunks set aside by this heartbeat.
+    pub set_aside: u32,
+}
+
+/// A settled fan-out: what its line says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settled {
+    /// The fan-out as it stands for good.
+    pub view: FanoutView,
+    /// Devices tombstoned and suspended by this settle.
+    pub judged: u64,
+    /// The dead share leapt: nobody was judged.
+    pub judgement_withheld: bool,
+}
+
+/// What became of an attempt to settle.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SettleReply {
+    /// This caller settled it and must write the line.
+    Settled(Box<Settled>),
+    /// Not frozen, or chunks are still open.
+    Open,
+    /// Somebody else did, or there is no such fan-out.
+    NotOurs,
+}
+
+/// What the sweeper found.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Swept {
+    /// Complete, to be settled.
+    pub complete: Vec<FanoutId>,
+    /// Settled, line not marked as written.
+    pub unreported: Vec<FanoutView>,
+}
+
+/// A fan-out as anyone may see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FanoutView {
+    /// The fan-out.
+    pub id: FanoutId,
+    /// The event's id.
+    pub event_id: EventId,
+    /// The event's type.
+    pub event_type: String,
+    /// The match.
+    pub match_id: MatchId,
+    /// Why it exists.
+    pub kind: FanoutKind,
+    /// The fan-out it derives from.
+    pub parent: Option<FanoutId>,
+    /// Where it stands.
+    pub state: FanoutState,
+    /// Urgency.
+    pub class: Class,
+    /// When it happened, as the caller said, ms.
+    pub occurred_ms: i64,
+    /// Accepted, database ms.
+    pub accepted_ms: i64,
+    /// Deadline, database ms.
+    pub deadline_ms: i64,
+    /// Settled, database ms.
+    pub settled_ms: Option<i64>,
+    /// Counts of outcomes; of what is frozen so far.
+    pub tally: Tally,
+    /// Counters of all instances, merged.
+    pub counters: PartCounters,
+    /// Instances that took part.
+    pub instances: u32,
+    /// Times an instance lost this fan-out's chunks uncleanly: above 0 the ledger is a lower bound.
+    pub interrupted: u32,
+}
+
+/// Which fan-outs to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FanoutQuery {
+    /// Only these.
+    pub state: Option<FanoutState>,
+    /// Only ids below this one.
+    pub before: Option<FanoutId>,
+    /// Most rows.
+    pub limit: u32,
+}
+
+/// What became of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutDevice {
+    /// It was not there before.
+    pub created: bool,
+    /// It was tombstoned or suspended and is live again.
+    pub revived: bool,
+}
+
+/// A device with everything known of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceView {
+    /// The row.
+    pub key: DeviceKey,
+    /// The device.
+    pub device: Device,
+    /// What it follows.
+    pub follows: Follows,
+    /// Whether it may be sent to.
+    pub state: DeviceState,
+    /// Row version.
+    pub version: i64,
+    /// Last registered, database ms.
+    pub registered_ms: i64,
+}
+
+/// One device of an import.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportRow {
+    /// Line of the input, from 1.
+    pub line: u64,
+    /// The device.
+    pub device: Device,
+    /// What it follows; `None` leaves that as it is.
+    pub follows: Option<Follows>,
+}
+
+/// What became of a batch of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Imported {
+    /// New devices.
+    pub imported: u64,
+    /// Devices that were there.
+    pub updated: u64,
+    /// Lines that were not taken, with a code and a reason.
+    pub rejected: Vec<ImportReject>,
+}
+
+/// A line of an import that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportReject {
+    /// Line of the input, from 1.
+    pub line: u64,
+    /// Stable code, `tombstoned` for instance.
+    pub code: &'static str,
+    /// What is wrong and how to mend it.
+    pub reason: String,
+}
+
+/// The device an import row is about.
+impl ImportRow {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &DeviceId {
+        &self.device.id
+    }
+}

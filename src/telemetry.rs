@@ -1,0 +1,2 @@
+//! Owns the log subscriber.
+//! Must never know: what is logged.

@@ -1,0 +1,1 @@
+//! fcm_client

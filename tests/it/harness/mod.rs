@@ -1,0 +1,5 @@
+//! Owns the real servers tests run against. A server that is missing fails the test with the command that installs it.
+
+pub mod logs;
+pub mod postgres;
+pub mod redis;

@@ -1,0 +1,15 @@
+//! The one integration-test binary: real servers, real sockets, real processes. `tests/run` starts what it needs.
+
+mod harness;
+
+mod api;
+mod ceiling;
+mod cli;
+mod devices;
+mod emulator;
+mod end_to_end;
+mod fcm_client;
+mod layering;
+mod oauth;
+mod store_conformance;
+mod store_plans;
