@@ -6,6 +6,7 @@ use super::event::Event;
 use super::ids::{ChunkRef, DeviceKey, FanoutId};
 use super::outcome::{Cause, Outcome, coded_enum};
 use super::recipient::Recipient;
+use super::tally::PartCounters;
 
 coded_enum!(
     /// How urgent a fan-out is. A lower code goes first.
@@ -163,4 +164,50 @@ pub struct ChunkAck {
     pub closed: bool,
     /// The merged bits, an earlier owner's late ones included.
     pub done: Bitmap,
+}
+
+/// What the sender hands over, per batch: never a message per recipient.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outbound {
+    /// Recipients that ended.
+    pub outcomes: Vec<OutcomeRecord>,
+    /// Recipients without an outcome yet that an attempt may have reached.
+    pub maybes: Vec<(ChunkRef, u16)>,
+    /// Chunks in which nobody is left, or whose rest ends together.
+    pub ends: Vec<ChunkEnd>,
+    /// Size and epoch of every chunk named above.
+    pub chunks: Vec<ChunkMeta>,
+    /// Absolute counters of this instance.
+    pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Nothing is in flight: there is no reason to wait for more before writing.
+    pub idle: bool,
+}
+
+/// The end of one chunk in the sender's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkEnd {
+    /// Which chunk.
+    pub chunk: ChunkRef,
+    /// What everyone without an outcome ends in; `None` when everyone has one.
+    pub rest: Option<RestOutcome>,
+}
+
+/// What must be known of a chunk to write bits of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkMeta {
+    /// Which chunk.
+    pub chunk: ChunkRef,
+    /// Owned under this epoch.
+    pub epoch: i32,
+    /// Recipients.
+    pub n: u16,
+}
+
+/// What the ledger tells the sender after a flush.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Flushed {
+    /// Outcomes now on disk: the exposure they held is free again.
+    pub outcomes: u32,
+    /// The chunks they belonged to, as stored.
+    pub acks: Vec<ChunkAck>,
 }

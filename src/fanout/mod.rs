@@ -1,1 +1,110 @@
-//! fanout
+//! Owns the way of an event from accepted to sent: freeze, claim, dispatch, deliver.
+//! Must never know: SQL, Redis commands, HTTP headers, or how outcomes are written down.
+//!
+//! Two sides. On the service's runtime, [`freeze`] fixes recipients into chunks and [`claim`] takes chunks.
+//! On the sender thread ([`sender`]), the [`dispatch`] loop owns chunks in [`hand`], attempts in [`flight`],
+//! the grant [`stock`], the [`gates`] and the [`outbox`], without a lock. Only batches cross: chunks and runs of
+//! grants in, outcomes out.
+
+pub mod budget;
+pub mod claim;
+pub mod decide;
+pub mod deliver;
+pub mod dispatch;
+pub mod fan;
+pub mod flight;
+pub mod freeze;
+pub mod gates;
+pub mod hand;
+pub mod lease;
+pub mod outbox;
+pub mod sender;
+pub mod stock;
+pub mod throttle;
+pub mod variant;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI16, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::clock::Boot;
+use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, Flushed};
+use crate::domain::ids::{ChunkRef, FanoutId};
+
+/// What crosses to the sender thread.
+#[derive(Debug)]
+pub enum ToSender {
+    /// Chunks this instance owns now, with what must be known to send them.
+    Chunks(Vec<(ClaimedChunk, Arc<FanoutJob>)>),
+    /// A flush is on disk.
+    Flushed(Flushed),
+    /// The instance lease is trusted until then.
+    Lease(Boot),
+    /// Fan-outs that are settled: what is remembered of them can go.
+    Settled(FanoutId),
+    /// Start nothing new; end when nothing is in flight and everything is handed over.
+    Drain,
+}
+
+/// Chunks to hand back in an orderly way, with their epochs.
+pub type Released = Vec<(ChunkRef, i32)>;
+
+/// What the dispatcher shows of its hands, so that the claimer knows when to fill them.
+#[derive(Debug)]
+pub struct Hands {
+    enough: usize,
+    launchable: AtomicUsize,
+    least_urgent: AtomicI16,
+    low: Notify,
+    fresh: Notify,
+}
+
+/// Stands for "no chunk in hand".
+const NO_CLASS: i16 = -1;
+
+impl Hands {
+    /// Hands are full at twice the slots.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self {
+            enough: slots * 2,
+            launchable: AtomicUsize::new(0),
+            least_urgent: AtomicI16::new(NO_CLASS),
+            low: Notify::new(),
+            fresh: Notify::new(),
+        }
+    }
+
+    fn show(&self, hand: &hand::Hand) {
+        let launchable = hand.launchable();
+        self.launchable.store(launchable, Ordering::Relaxed);
+        self.least_urgent.store(hand.least_urgent().map_or(NO_CLASS, Class::code), Ordering::Relaxed);
+        if launchable < self.enough {
+            self.low.notify_one();
+        }
+    }
+
+    /// Recipients that can be launched now.
+    #[must_use]
+    pub fn launchable(&self) -> usize {
+        self.launchable.load(Ordering::Relaxed)
+    }
+
+    /// How many more recipients the hands want.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.enough.saturating_sub(self.launchable())
+    }
+
+    /// The least urgent class in hand.
+    #[must_use]
+    pub fn least_urgent(&self) -> Option<Class> {
+        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Open chunks were made just now.
+    pub fn announce(&self) {
+        self.fresh.notify_one();
+    }
+}

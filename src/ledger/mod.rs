@@ -1,1 +1,7 @@
-//! ledger
+//! Owns what is written down: outcomes flushed, fan-outs settled, the line.
+//! Must never know: how anything is sent, or HTTP.
+
+pub mod buffer;
+pub mod flush;
+pub mod line;
+pub mod settle;

@@ -1,0 +1,230 @@
+//! Owns what happens to a recipient after an attempt: it ends, it is tried again, or it waits.
+//! Pure: time and everything known come as arguments. Must never know: queues, gates, or who carries it out.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::outcome::{Cause, CredentialFault, Failure, Outcome, Verdict};
+use crate::domain::retry::DEFAULT_THROTTLE_PAUSE;
+use crate::fcm::connections::ConnectionId;
+
+/// Wait of a recipient that went back to pending: an outage is probed, not hammered.
+pub const PENDING_DELAY: Duration = Duration::from_secs(1);
+
+/// What is remembered of a recipient between its attempts.
+#[derive(Debug, Clone, Default)]
+pub struct Delivery {
+    /// HTTP requests made for it here.
+    pub attempts: u16,
+    /// Kind and time of the first failure.
+    pub first_failure: Option<(Failure, Instant)>,
+    /// Some attempt got no answer after it was sent.
+    pub unconfirmed: bool,
+    /// Some attempt may have reached the device.
+    pub maybe: bool,
+    /// It was resent after a refresh of the access token.
+    pub reauthed: bool,
+    /// Times it was resent because the provider had not processed it.
+    pub resends: u16,
+    /// What the last attempt would be kept as, should the deadline come next.
+    pub cause: Option<Cause>,
+    /// The next attempt is its one retry.
+    pub retry_due: bool,
+    /// The connection its last attempt failed on.
+    pub avoid: Option<ConnectionId>,
+    /// Last status, 0 = none.
+    pub status: u16,
+    /// Last sanitised text.
+    pub text: String,
+}
+
+/// Everything known that bears on the decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// Now.
+    pub now: Instant,
+    /// When the provider last answered anybody meaningfully.
+    pub last_meaningful: Option<Instant>,
+    /// The same variant was accepted for another device.
+    pub variant_accepted: bool,
+    /// The attempt was the probe of a half-open breaker.
+    pub probe: bool,
+    /// Somebody under the same credential was served lately.
+    pub credential_works: bool,
+    /// Wait before the one retry.
+    pub retry_delay: Duration,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// It ended.
+    Finish(Outcome),
+    /// Its one retry, then.
+    Retry(Instant),
+    /// Not processed: again, the retry is not used.
+    Resend(Instant),
+    /// The access token was refused: again with another one.
+    Reauth,
+    /// No verdict: pending, not before then.
+    Pending(Instant),
+    /// About the device or about the message: kept until the variant shows which.
+    Suspect,
+}
+
+/// Decides, after `delivery` took note of the attempt.
+#[must_use]
+pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
+    match verdict {
+        Verdict::Accepted => Next::Finish(Outcome::Delivered),
+        Verdict::TokenDead => Next::Finish(Outcome::TokenDead),
+        Verdict::TokenInvalid => Next::Finish(Outcome::TokenInvalid),
+        Verdict::TokenForeign => Next::Finish(Outcome::TokenForeign),
+        Verdict::Payload => Next::Finish(Outcome::Payload),
+        Verdict::TokenSuspect if facts.variant_accepted => Next::Finish(Outcome::TokenInvalid),
+        Verdict::TokenSuspect => Next::Suspect,
+        Verdict::Credential(CredentialFault::AccessToken) if !delivery.reauthed => Next::Reauth,
+        Verdict::Credential(_) if facts.credential_works => Next::Finish(Outcome::Credential),
+        Verdict::Credential(_) => Next::Pending(facts.now + PENDING_DELAY),
+        Verdict::Throttled(after) => Next::Pending(facts.now + after.unwrap_or(DEFAULT_THROTTLE_PAUSE)),
+        Verdict::Unprocessed => Next::Resend(facts.now + resend_delay(delivery.resends)),
+        Verdict::Unsent => failed(Failure::Transient, None, delivery, facts),
+        Verdict::Failed(kind, after) => failed(kind, after, delivery, facts),
+    }
+}
+
+/// The evidence rule: the second failure is final only if the provider answered somebody meaningfully since the
+/// first, so that an outage fails nobody; a probe's failure is never final.
+fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &Facts) -> Next {
+    let later = facts.now + after.unwrap_or_default().max(PENDING_DELAY);
+    if facts.probe {
+        return Next::Pending(later);
+    }
+    match delivery.first_failure {
+        None => Next::Retry(facts.now + after.unwrap_or_default().max(facts.retry_delay)),
+        Some((_, first)) if facts.last_meaningful.is_some_and(|t| t > first) => {
+            // Any attempt that may have been delivered makes the whole delivery unconfirmed: a replay must not
+            // repeat it unasked.
+            let outcome = if delivery.unconfirmed { Outcome::Unconfirmed } else { kind.outcome() };
+            Next::Finish(outcome)
+        }
+        Some(_) => Next::Pending(later),
+    }
+}
+
+/// 0, then 5, 10, 20 ... 1,280 ms: a peer that refuses every stream is not hammered.
+fn resend_delay(resends: u16) -> Duration {
+    match resends {
+        0 => Duration::ZERO,
+        n => Duration::from_millis(5 << (n - 1).min(8)),
+    }
+}
+
+/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it.
+#[must_use]
+pub fn at_deadline(delivery: Option<&Delivery>, held: Cause) -> (Outcome, Cause) {
+    match delivery {
+        Some(d) if d.unconfirmed => (Outcome::Unconfirmed, Cause::None),
+        Some(d) if d.cause == Some(Cause::Credential) => (Outcome::Credential, Cause::None),
+        Some(d) => (Outcome::Expired, d.cause.unwrap_or(held)),
+        None if held == Cause::Credential => (Outcome::Credential, Cause::None),
+        None => (Outcome::Expired, held),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(now: Instant) -> Facts {
+        Facts {
+            now,
+            last_meaningful: None,
+            variant_accepted: false,
+            probe: false,
+            credential_works: false,
+            retry_delay: Duration::from_millis(250),
+        }
+    }
+
+    const TRANSIENT: Verdict = Verdict::Failed(Failure::Transient, None);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_failure_is_retried_once_and_never_earlier_than_asked() {
+        let now = Instant::now();
+        let fresh = Delivery::default();
+        assert_eq!(decide(TRANSIENT, &fresh, &facts(now)), Next::Retry(now + Duration::from_millis(250)));
+        let asked = Verdict::Failed(Failure::Transient, Some(Duration::from_secs(20)));
+        assert_eq!(decide(asked, &fresh, &facts(now)), Next::Retry(now + Duration::from_secs(20)));
+        let soon = Verdict::Failed(Failure::Transient, Some(Duration::from_millis(1)));
+        assert_eq!(decide(soon, &fresh, &facts(now)), Next::Retry(now + Duration::from_millis(250)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_failure_is_final_only_with_evidence() {
+        let first = Instant::now();
+        let now = first + Duration::from_secs(1);
+        let once = Delivery { first_failure: Some((Failure::Transient, first)), ..Delivery::default() };
+        assert!(matches!(decide(TRANSIENT, &once, &facts(now)), Next::Pending(_)), "an outage fails nobody");
+        let stale = Facts { last_meaningful: Some(first), ..facts(now) };
+        assert!(
+            matches!(decide(TRANSIENT, &once, &stale), Next::Pending(_)),
+            "an answer before the first proves nothing"
+        );
+        let proven = Facts { last_meaningful: Some(now), ..facts(now) };
+        assert_eq!(decide(TRANSIENT, &once, &proven), Next::Finish(Outcome::Transient));
+        let probe = Facts { probe: true, ..proven };
+        assert!(matches!(decide(TRANSIENT, &once, &probe), Next::Pending(_)), "a probe is never final");
+        let maybe = Delivery { unconfirmed: true, ..once };
+        assert_eq!(decide(TRANSIENT, &maybe, &proven), Next::Finish(Outcome::Unconfirmed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_throttle_is_neither_failure_nor_retry() {
+        let now = Instant::now();
+        let d = Delivery::default();
+        assert_eq!(decide(Verdict::Throttled(None), &d, &facts(now)), Next::Pending(now + Duration::from_secs(60)));
+        let asked = Verdict::Throttled(Some(Duration::from_secs(3)));
+        assert_eq!(decide(asked, &d, &facts(now)), Next::Pending(now + Duration::from_secs(3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspect_token_is_judged_only_by_its_variant() {
+        let now = Instant::now();
+        let d = Delivery::default();
+        assert_eq!(decide(Verdict::TokenSuspect, &d, &facts(now)), Next::Suspect);
+        let accepted = Facts { variant_accepted: true, ..facts(now) };
+        assert_eq!(decide(Verdict::TokenSuspect, &d, &accepted), Next::Finish(Outcome::TokenInvalid));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_access_token_is_refreshed_once_then_judged_by_its_neighbours() {
+        let now = Instant::now();
+        let refused = Verdict::Credential(CredentialFault::AccessToken);
+        assert_eq!(decide(refused, &Delivery::default(), &facts(now)), Next::Reauth);
+        let again = Delivery { reauthed: true, ..Delivery::default() };
+        assert!(matches!(decide(refused, &again, &facts(now)), Next::Pending(_)));
+        let works = Facts { credential_works: true, ..facts(now) };
+        assert_eq!(decide(refused, &again, &works), Next::Finish(Outcome::Credential));
+        let role = Verdict::Credential(CredentialFault::Project);
+        assert!(matches!(decide(role, &Delivery::default(), &facts(now)), Next::Pending(_)));
+    }
+
+    #[test]
+    fn the_deadline_keeps_the_cause() {
+        assert_eq!(at_deadline(None, Cause::Queue), (Outcome::Expired, Cause::Queue));
+        assert_eq!(at_deadline(None, Cause::Credential), (Outcome::Credential, Cause::None));
+        let failed = Delivery { cause: Some(Cause::Transient), ..Delivery::default() };
+        assert_eq!(at_deadline(Some(&failed), Cause::Breaker), (Outcome::Expired, Cause::Transient));
+        let sent = Delivery { unconfirmed: true, cause: Some(Cause::Transient), ..Delivery::default() };
+        assert_eq!(at_deadline(Some(&sent), Cause::Queue), (Outcome::Unconfirmed, Cause::None));
+    }
+
+    #[test]
+    fn resends_back_off() {
+        assert_eq!(resend_delay(0), Duration::ZERO);
+        assert_eq!(resend_delay(1), Duration::from_millis(5));
+        assert_eq!(resend_delay(400), Duration::from_millis(1280));
+    }
+}

@@ -1,0 +1,415 @@
+//! Owns the loop of the sender thread: it launches what may be launched and waits for what can change that.
+//! Must never know: SQL, Redis, HTTP. Nothing here waits while it holds a slot, a stream or a grant: a recipient is
+//! bound to an attempt only when gate, slot, stream and grant are all at hand.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::ceiling::{Ceiling, GrantRun};
+use crate::clock::DbClock;
+use crate::domain::batch::{ClaimedChunk, FanoutJob, Outbound};
+use crate::domain::catalogue::Catalogue;
+use crate::domain::ids::FanoutId;
+use crate::domain::outcome::Cause;
+use crate::fcm::attempted::Attempted;
+use crate::fcm::bearer::Bearer;
+use crate::fcm::connections::Connections;
+use crate::fcm::oauth::{TokenState, Tokens};
+
+use super::budget::RetryBudget;
+use super::fan::Fan;
+use super::flight::{AttemptId, Flight, Slots};
+use super::gates::{Gates, Shut};
+use super::hand::{Ending, Hand, HandKey, Spot};
+use super::outbox::{Exposure, Outbox};
+use super::stock::{Stock, Take};
+use super::throttle::ThrottleScope;
+use super::{Hands, Released, ToSender};
+
+/// Launches between two looks at what came in.
+const BURST: usize = 64;
+/// Counters are handed over this often.
+const PART_EVERY: Duration = Duration::from_secs(1);
+/// Longest sleep: gates and deadlines in database time are looked at again.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
+
+/// What ties the dispatcher to the other rooms.
+#[derive(Debug)]
+pub struct Wiring {
+    /// Chunks and acknowledgements in.
+    pub inbox: mpsc::UnboundedReceiver<ToSender>,
+    /// Runs of grants in.
+    pub grants: mpsc::Receiver<GrantRun>,
+    /// Outcomes out; bounded by the exposure.
+    pub outbound: mpsc::UnboundedSender<Outbound>,
+    /// Chunks handed back.
+    pub released: mpsc::UnboundedSender<Released>,
+    /// The access token.
+    pub tokens: Tokens,
+    /// The ceiling.
+    pub ceiling: Ceiling,
+    /// Database time.
+    pub clock: Arc<DbClock>,
+    /// Event types.
+    pub catalogue: Arc<Catalogue>,
+    /// What the claimer looks at.
+    pub hands: Arc<Hands>,
+}
+
+/// Sizes and waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Pacing {
+    /// Slots and their lending.
+    pub slots: Slots,
+    /// Outcomes that may wait to be written.
+    pub unflushed: usize,
+    /// Wait before the one retry.
+    pub retry_delay: Duration,
+}
+
+/// One answer, or the panic that took its place.
+pub(super) type Landing = (AttemptId, std::thread::Result<Attempted>);
+
+/// Why nothing more is launched now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    /// Nobody is launchable.
+    Nobody,
+    /// A gate is shut.
+    Gate(Shut),
+    /// Every slot is taken, or the exposure is full.
+    Slot,
+    /// No connection has a stream free.
+    Stream,
+    /// No grant; the next may be used then.
+    Grant(Option<Instant>),
+}
+
+/// The dispatcher: everything it owns is touched by this one task only.
+pub struct Dispatcher {
+    pub(super) wiring: Wiring,
+    pub(super) pacing: Pacing,
+    pub(super) connections: Connections,
+    pub(super) hand: Hand,
+    pub(super) fans: HashMap<FanoutId, Fan>,
+    pub(super) flight: Flight,
+    pub(super) landings: FuturesUnordered<Pin<Box<dyn Future<Output = Landing>>>>,
+    pub(super) stock: Stock,
+    pub(super) gates: Gates,
+    pub(super) budget: RetryBudget,
+    pub(super) scope: ThrottleScope,
+    pub(super) outbox: Outbox,
+    pub(super) exposure: Exposure,
+    pub(super) delayed: BinaryHeap<Reverse<(Instant, Spot)>>,
+    pub(super) last_meaningful: Option<Instant>,
+    pub(super) releasing: Released,
+    pub(super) suspected: BTreeSet<FanoutId>,
+    pub(super) block: Block,
+    pub(super) now: Instant,
+    part_due: Instant,
+    token: watch::Receiver<TokenState>,
+}
+
+impl Dispatcher {
+    /// Nothing in hand yet.
+    #[must_use]
+    pub fn new(wiring: Wiring, pacing: Pacing, connections: Connections, gates: Gates) -> Self {
+        let now = Instant::now();
+        let Slots { slots, lent, .. } = pacing.slots;
+        let token = wiring.tokens.subscribe();
+        Self {
+            flight: Flight::new(pacing.slots),
+            outbox: Outbox::new(pacing.unflushed),
+            exposure: Exposure::new(slots + lent + pacing.unflushed),
+            wiring,
+            pacing,
+            connections,
+            gates,
+            now,
+            hand: Hand::default(),
+            fans: HashMap::new(),
+            landings: FuturesUnordered::new(),
+            stock: Stock::default(),
+            budget: RetryBudget::default(),
+            scope: ThrottleScope::default(),
+            delayed: BinaryHeap::new(),
+            last_meaningful: None,
+            releasing: Vec::new(),
+            suspected: BTreeSet::new(),
+            block: Block::Nobody,
+            part_due: now + PART_EVERY,
+            token,
+        }
+    }
+
+    /// Runs until drained: nothing in flight, everything handed over and acknowledged.
+    pub async fn run(mut self) {
+        self.connections.warm().await;
+        loop {
+            self.turn();
+            if self.gates.draining && self.settled() {
+                return;
+            }
+            let wake = self.wake_at();
+            tokio::select! {
+                message = self.wiring.inbox.recv() => match message {
+                    Some(message) => self.receive(message),
+                    None => self.drain(),
+                },
+                Some(run) = self.wiring.grants.recv() => self.stock.add(run),
+                Some(landing) = self.landings.next(), if !self.landings.is_empty() => self.landed(landing),
+                Ok(()) = self.token.changed() => {}
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            self.receive_the_rest();
+        }
+    }
+
+    /// Takes what else has come in, without waiting.
+    fn receive_the_rest(&mut self) {
+        while let Ok(message) = self.wiring.inbox.try_recv() {
+            self.receive(message);
+        }
+        while let Ok(run) = self.wiring.grants.try_recv() {
+            self.stock.add(run);
+        }
+        while let Some(Some(landing)) = self.landings.next().now_or_never() {
+            self.landed(landing);
+        }
+    }
+
+    /// Everything that depends on the time, then launches, then what must be handed over.
+    fn turn(&mut self) {
+        let before = std::mem::replace(&mut self.now, Instant::now());
+        self.account(self.now.saturating_duration_since(before));
+        let late = self.stock.forfeit_late(self.now);
+        self.wiring.ceiling.forfeited(late);
+        self.age();
+        self.expire();
+        self.wake_delayed();
+        self.launch();
+        self.settle_suspects();
+        self.want();
+        self.hand_over();
+    }
+
+    /// Counts the time since the last turn towards what blocked it.
+    fn account(&mut self, since: Duration) {
+        let held = match self.block {
+            Block::Gate(_) => true,
+            Block::Grant(_) => false,
+            _ => return,
+        };
+        let waiting: Vec<FanoutId> =
+            self.hand.iter().filter(|(_, c)| c.launchable() > 0).map(|(k, _)| k.chunk.fanout).collect();
+        for fan in waiting.iter().filter_map(|id| self.fans.get_mut(id).map(|f| (id, f))).map(|(_, f)| f) {
+            if held { fan.hold(since) } else { fan.wait(since) }
+        }
+    }
+
+    fn age(&mut self) {
+        for spot in self.flight.age(self.now) {
+            let lent = self.flight.lent() as u64;
+            if let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) {
+                fan.counters.stalled += 1;
+                fan.counters.lent_peak = fan.counters.lent_peak.max(lent);
+            }
+        }
+    }
+
+    fn wake_delayed(&mut self) {
+        while let Some(Reverse((due, spot))) = self.delayed.peek().copied() {
+            if due > self.now {
+                return;
+            }
+            self.delayed.pop();
+            if let Some(chunk) = self.hand.get_mut(spot.key).filter(|c| c.ending.is_none()) {
+                chunk.delayed = chunk.delayed.saturating_sub(1);
+                chunk.make_ready(spot.ordinal);
+            }
+        }
+    }
+
+    /// Makes a recipient wait until then.
+    pub(super) fn delay(&mut self, spot: Spot, until: Instant) {
+        if let Some(chunk) = self.hand.get_mut(spot.key) {
+            chunk.delayed += 1;
+            self.delayed.push(Reverse((until, spot)));
+        }
+    }
+
+    fn launch(&mut self) {
+        for _ in 0..BURST {
+            if let Err(block) = self.launch_one() {
+                self.block = block;
+                return;
+            }
+        }
+    }
+
+    /// Gate, slot, grant at hand, then a recipient, then its stream; only then is the grant used.
+    fn launch_one(&mut self) -> Result<(), Block> {
+        let bearer = self.check()?;
+        let spot = self.pick().ok_or(Block::Nobody)?;
+        let avoid = self.delivery(spot).and_then(|d| d.avoid);
+        let Some(stream) = self.connections.try_stream(avoid) else {
+            self.put_back(spot);
+            return Err(Block::Stream);
+        };
+        let Some(body) = self.body(spot) else {
+            return Ok(());
+        };
+        self.stock.take(self.now);
+        self.wiring.ceiling.used(1);
+        let id = self.bind(spot, bearer.1);
+        let attempt = self.connections.attempt(stream, &bearer.0, body);
+        self.landings.push(Box::pin(AssertUnwindSafe(attempt).catch_unwind().map(move |result| (id, result))));
+        Ok(())
+    }
+
+    /// The access token, when nothing holds every launch.
+    fn check(&mut self) -> Result<(Bearer, u64), Block> {
+        if self.hand.launchable() == 0 {
+            return Err(Block::Nobody);
+        }
+        let token = self.token();
+        if let Some(shut) = self.gates.shut(self.now, token.as_ref().map(|t| t.1)) {
+            return Err(Block::Gate(shut));
+        }
+        let in_flight = u32::try_from(self.flight.len()).unwrap_or(u32::MAX);
+        if self.gates.breaker.allowance(self.now, in_flight) == 0 {
+            let until = self.gates.breaker.next_change(self.now);
+            return Err(Block::Gate(Shut { cause: Cause::Breaker, until }));
+        }
+        if self.flight.free() == 0 || self.exposure.free() == 0 {
+            return Err(Block::Slot);
+        }
+        match self.stock.peek(self.now) {
+            Take::Granted => token.ok_or(Block::Nobody),
+            Take::At(at) => Err(Block::Grant(Some(at))),
+            Take::Empty => Err(Block::Grant(None)),
+        }
+    }
+
+    /// The access token and its generation, unless it has run out.
+    fn token(&self) -> Option<(Bearer, u64)> {
+        match &*self.token.borrow() {
+            TokenState::Ready { bearer, generation, expires } if *expires > self.now => {
+                Some((bearer.clone(), *generation))
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells the ceiling how many grants could be used on top of the stock.
+    fn want(&mut self) {
+        let idle = matches!(self.block, Block::Gate(_) | Block::Nobody);
+        let could = if idle { 0 } else { self.hand.launchable().min(self.pacing.slots.slots) as u64 };
+        self.wiring.ceiling.want(could.saturating_sub(self.stock.len()));
+        self.wiring.hands.show(&self.hand);
+    }
+
+    fn hand_over(&mut self) {
+        if self.now >= self.part_due {
+            self.part_due = self.now + PART_EVERY;
+            self.forget();
+            let snapshot = self.wiring.ceiling.snapshot();
+            for (id, fan) in self.fans.iter_mut().filter(|(_, f)| f.dirty) {
+                self.outbox.part(*id, fan.counters(&snapshot));
+            }
+        }
+        let idle = self.flight.is_empty();
+        if let Some(out) = self.outbox.due(self.now, idle) {
+            self.send(out);
+        }
+        if !self.releasing.is_empty() && self.exposure.used() == 0 && self.outbox.is_empty() {
+            let released = std::mem::take(&mut self.releasing);
+            if self.wiring.released.send(released).is_err() {
+                tracing::error!(target: "fanfare::fanout", what = "released chunks", "nobody takes what the sender hands over");
+            }
+        }
+    }
+
+    fn send(&mut self, out: Outbound) {
+        if let Err(lost) = self.wiring.outbound.send(out) {
+            let outcomes = lost.0.outcomes.len();
+            tracing::error!(target: "fanfare::fanout", what = "outcomes", outcomes, "nobody takes what the sender hands over");
+            self.exposure.give(outcomes);
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let block = match self.block {
+            Block::Gate(shut) => shut.until,
+            Block::Grant(at) => at,
+            _ => None,
+        };
+        let delayed = self.delayed.peek().map(|Reverse((due, _))| *due);
+        let known = [block, delayed, self.flight.next_change(), self.outbox.next_change()];
+        let soonest = known.into_iter().flatten().min().unwrap_or(self.now + LONGEST_SLEEP);
+        soonest.clamp(self.now, self.now + LONGEST_SLEEP)
+    }
+
+    fn receive(&mut self, message: ToSender) {
+        match message {
+            ToSender::Chunks(chunks) => chunks.into_iter().for_each(|(chunk, job)| self.take(chunk, job)),
+            ToSender::Flushed(flushed) => self.flushed(flushed),
+            ToSender::Lease(until) => self.renew(until),
+            ToSender::Settled(id) => {
+                self.fans.remove(&id);
+            }
+            ToSender::Drain => self.drain(),
+        }
+    }
+
+    fn take(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) {
+        let now_ms = self.wiring.clock.now_ms();
+        let id = claimed.chunk.fanout;
+        self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
+        let (key, gone) = self.hand.add(claimed, job);
+        for record in gone {
+            self.exposure.take();
+            if let Some(chunk) = self.hand.get(key) {
+                self.outbox.outcome(chunk.meta, record, self.now);
+            }
+        }
+        if self.gates.draining {
+            self.stop(key, Ending::Release);
+        }
+        self.close_if_over(key);
+    }
+
+    fn renew(&mut self, until: crate::clock::Boot) {
+        if !self.gates.leased() {
+            self.release_all();
+        }
+        self.gates.renew(until);
+    }
+
+    fn drain(&mut self) {
+        self.gates.draining = true;
+        self.release_all();
+    }
+
+    /// Hands every chunk back: it may be another instance's by now, or soon.
+    fn release_all(&mut self) {
+        let keys: Vec<HandKey> = self.hand.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.stop(key, Ending::Release);
+            self.close_if_over(key);
+        }
+    }
+
+    fn settled(&self) -> bool {
+        self.flight.is_empty() && self.outbox.is_empty() && self.exposure.used() == 0 && self.releasing.is_empty()
+    }
+}

@@ -1,0 +1,120 @@
+//! Owns what this instance remembers of one fan-out: its counters, its variants, recipients under suspicion.
+//! Must never know: chunks, or how anything is sent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ceiling::CeilingSnapshot;
+use crate::domain::batch::FanoutJob;
+use crate::domain::catalogue::Catalogue;
+use crate::domain::recipient::{Locale, Platform, Recipient};
+use crate::domain::tally::PartCounters;
+
+use super::hand::Spot;
+use super::variant::Variant;
+
+/// Index of a variant in its [`Fan`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VariantNo(usize);
+
+/// One fan-out here. It outlives its chunks: counters are absolute for the instance.
+#[derive(Debug)]
+pub struct Fan {
+    /// What is sent.
+    pub job: Arc<FanoutJob>,
+    /// Absolute counters of this instance.
+    pub counters: PartCounters,
+    /// Counters changed since they were last handed over.
+    pub dirty: bool,
+    /// Refused recipients whose variant has not shown yet whether it is theirs or the message's fault.
+    pub suspects: Vec<(Spot, VariantNo)>,
+    held: Duration,
+    waited: Duration,
+    variants: Vec<Variant>,
+    by_device: HashMap<Platform, HashMap<Locale, VariantNo>>,
+}
+
+impl Fan {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(job: Arc<FanoutJob>, now_ms: i64) -> Self {
+        let counters = PartCounters { first_claim_ms: now_ms, ..PartCounters::default() };
+        Self {
+            job,
+            counters,
+            dirty: true,
+            suspects: Vec::new(),
+            held: Duration::ZERO,
+            waited: Duration::ZERO,
+            variants: Vec::new(),
+            by_device: HashMap::new(),
+        }
+    }
+
+    /// The variant a recipient reads, rendered at its first use.
+    pub fn variant_for(&mut self, recipient: &Recipient, catalogue: &Catalogue) -> VariantNo {
+        let (platform, wanted) = (recipient.platform, &recipient.locale);
+        if let Some(no) = self.by_device.get(&platform).and_then(|m| m.get(wanted)) {
+            return *no;
+        }
+        let locale = Variant::locale(&self.job, catalogue, wanted);
+        let name = Variant::name(&self.job, locale, platform);
+        let known = self.variants.iter().position(|v| v.name == name);
+        let no = VariantNo(known.unwrap_or_else(|| {
+            self.variants.push(Variant::build(&self.job, catalogue, locale, platform));
+            self.variants.len() - 1
+        }));
+        self.by_device.entry(platform).or_default().insert(wanted.clone(), no);
+        no
+    }
+
+    /// A variant.
+    #[must_use]
+    pub fn variant(&self, no: VariantNo) -> &Variant {
+        &self.variants[no.0]
+    }
+
+    /// A variant.
+    pub fn variant_mut(&mut self, no: VariantNo) -> &mut Variant {
+        &mut self.variants[no.0]
+    }
+
+    /// Takes out the suspects of one variant.
+    pub fn take_suspects(&mut self, of: VariantNo) -> Vec<Spot> {
+        let (out, kept) = std::mem::take(&mut self.suspects).into_iter().partition(|(_, no)| *no == of);
+        self.suspects = kept;
+        let out: Vec<(Spot, VariantNo)> = out;
+        out.into_iter().map(|(spot, _)| spot).collect()
+    }
+
+    /// Counts time during which launchable recipients waited behind a gate.
+    pub fn hold(&mut self, d: Duration) {
+        self.held += d;
+        self.dirty = true;
+    }
+
+    /// Counts time during which launchable recipients lacked only a grant.
+    pub fn wait(&mut self, d: Duration) {
+        self.waited += d;
+        self.dirty = true;
+    }
+
+    /// The counters as of now, with the ceiling they were made under.
+    pub fn counters(&mut self, ceiling: &CeilingSnapshot) -> PartCounters {
+        self.dirty = false;
+        let c = &mut self.counters;
+        c.held_ms = millis(self.held);
+        c.grants_waited_ms = millis(self.waited);
+        ceiling.mode.as_str().clone_into(&mut c.mode);
+        c.rate = ceiling.rate;
+        c.pace = if c.pace > 0.0 { c.pace.min(ceiling.pace) } else { ceiling.pace };
+        c.clone()
+    }
+}
+
+/// Whole milliseconds.
+#[must_use]
+pub fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,299 @@
+//! Owns what may hold every launch: the lease, the drain, a project pause, the breaker, and refused credentials.
+//! Must never know: recipients. All are looked at with slot, stream and grant at hand.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::breaker::{Breaker, Ticket};
+use crate::clock::Boot;
+use crate::domain::outcome::{Cause, CredentialFault};
+use crate::domain::recipient::Platform;
+
+/// A credential that served somebody this recently works: a refusal is about the recipient then.
+const WORKS_FOR: Duration = Duration::from_secs(10);
+/// A refused access token is expected to be replaced within this time.
+const REFRESH_TIME: Duration = Duration::from_secs(1);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const LAST_BACKOFF: Duration = Duration::from_secs(60);
+
+/// The gate of one credential: while it serves nobody, one probe per back-off.
+#[derive(Debug, Clone, Copy)]
+pub struct AuthGate {
+    shut_until: Option<Instant>,
+    backoff: Duration,
+    probing: bool,
+    worked: Option<Instant>,
+}
+
+impl Default for AuthGate {
+    fn default() -> Self {
+        Self { shut_until: None, backoff: FIRST_BACKOFF, probing: false, worked: None }
+    }
+}
+
+impl AuthGate {
+    /// Until when nothing may be launched; `None` = now is fine.
+    #[must_use]
+    pub fn shut(&self, now: Instant) -> Option<Instant> {
+        let until = self.shut_until?;
+        if self.probing { Some(now + self.backoff) } else { (until > now).then_some(until) }
+    }
+
+    const fn launched(&mut self) {
+        self.probing = self.shut_until.is_some();
+    }
+
+    fn worked(&mut self, now: Instant) {
+        *self = Self { worked: Some(now), ..Self::default() };
+    }
+
+    /// An attempt that says nothing about the credential.
+    fn neutral(&mut self, now: Instant) {
+        if std::mem::take(&mut self.probing) {
+            self.shut_until = Some(now + self.backoff);
+        }
+    }
+
+    fn refused(&mut self, now: Instant) {
+        if self.works(now) || (self.shut_until.is_some() && !self.probing) {
+            return;
+        }
+        self.probing = false;
+        self.shut_until = Some(now + self.backoff);
+        self.backoff = (self.backoff * 2).min(LAST_BACKOFF);
+    }
+
+    /// Whether it served somebody lately.
+    #[must_use]
+    pub fn works(&self, now: Instant) -> bool {
+        self.worked.is_some_and(|t| now.saturating_duration_since(t) < WORKS_FOR)
+    }
+}
+
+/// Why nothing is launched now, and when to look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shut {
+    /// Kept with whoever expires meanwhile.
+    pub cause: Cause,
+    /// `None`: something will tell.
+    pub until: Option<Instant>,
+}
+
+/// What one attempt said of the credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credit {
+    /// It was served.
+    Worked,
+    /// It was refused.
+    Refused(CredentialFault),
+    /// Nothing.
+    Silent,
+}
+
+/// All gates.
+#[derive(Debug)]
+pub struct Gates {
+    /// The breaker of this instance.
+    pub breaker: Breaker,
+    /// Nothing is launched any more.
+    pub draining: bool,
+    lease: Boot,
+    pause: Option<Instant>,
+    rejected: Option<(u64, Instant)>,
+    project: AuthGate,
+    platforms: [AuthGate; Platform::ALL.len()],
+}
+
+impl Gates {
+    /// Shut until a lease is given.
+    #[must_use]
+    pub fn new(breaker: Breaker) -> Self {
+        Self {
+            breaker,
+            draining: false,
+            lease: Boot::now(),
+            pause: None,
+            rejected: None,
+            project: AuthGate::default(),
+            platforms: Default::default(),
+        }
+    }
+
+    /// The lease is trusted until then.
+    pub const fn renew(&mut self, until: Boot) {
+        self.lease = until;
+    }
+
+    /// Whether the instance lease is trusted now.
+    #[must_use]
+    pub fn leased(&self) -> bool {
+        Boot::now() < self.lease
+    }
+
+    /// Holds everything until then; never shortens a pause.
+    pub fn pause(&mut self, until: Instant) {
+        self.pause = Some(self.pause.map_or(until, |t| t.max(until)));
+    }
+
+    /// The access token of this generation was refused: nothing leaves with it until there is another, or for
+    /// [`REFRESH_TIME`]. A 401 can also be about one device, and then no other token comes.
+    pub fn reject(&mut self, generation: u64, now: Instant) {
+        if self.rejected.is_none_or(|(known, _)| known < generation) {
+            self.rejected = Some((generation, now + REFRESH_TIME));
+        }
+    }
+
+    /// Until when a token of this generation must not be used.
+    fn refreshing(&self, generation: u64, now: Instant) -> Option<Instant> {
+        self.rejected.filter(|(refused, until)| *refused == generation && *until > now).map(|(_, until)| until)
+    }
+
+    /// What holds every launch now, if anything. `token` = the access token's generation, if there is one.
+    #[must_use]
+    pub fn shut(&self, now: Instant, token: Option<u64>) -> Option<Shut> {
+        if self.draining || !self.leased() {
+            return Some(Shut { cause: Cause::Hold, until: None });
+        }
+        if let Some(until) = self.pause.filter(|t| *t > now) {
+            return Some(Shut { cause: Cause::Throttle, until: Some(until) });
+        }
+        let Some(generation) = token else {
+            return Some(Shut { cause: Cause::Credential, until: None });
+        };
+        self.refreshing(generation, now)
+            .or_else(|| self.project.shut(now))
+            .map(|until| Shut { cause: Cause::Credential, until: Some(until) })
+    }
+
+    /// Until when a platform's credential holds its recipients.
+    #[must_use]
+    pub fn platform_shut(&self, platform: Platform, now: Instant) -> Option<Instant> {
+        self.platforms[platform as usize].shut(now)
+    }
+
+    /// Notes a launch.
+    pub fn launched(&mut self, platform: Platform, now: Instant) -> Ticket {
+        self.project.launched();
+        self.platforms[platform as usize].launched();
+        self.breaker.launch(now)
+    }
+
+    /// Notes what an attempt said of the credentials.
+    pub fn note(&mut self, credit: Credit, platform: Platform, now: Instant) {
+        let own = &mut self.platforms[platform as usize];
+        match credit {
+            Credit::Worked => {
+                own.worked(now);
+                self.project.worked(now);
+            }
+            Credit::Refused(CredentialFault::Platform) => {
+                own.refused(now);
+                self.project.worked(now);
+            }
+            Credit::Refused(_) => {
+                own.neutral(now);
+                self.project.refused(now);
+            }
+            Credit::Silent => {
+                own.neutral(now);
+                self.project.neutral(now);
+            }
+        }
+    }
+
+    /// Whether the credential behind a fault served somebody lately.
+    #[must_use]
+    pub fn works(&self, fault: CredentialFault, platform: Platform, now: Instant) -> bool {
+        match fault {
+            CredentialFault::Platform => self.platforms[platform as usize].works(now),
+            CredentialFault::Project | CredentialFault::AccessToken => self.project.works(now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::BreakerSettings;
+
+    fn gates() -> Gates {
+        let mut gates = Gates::new(Breaker::new(BreakerSettings::default()));
+        gates.renew(Boot::now().plus(Duration::from_secs(60)));
+        gates
+    }
+
+    const PROJECT: Credit = Credit::Refused(CredentialFault::Project);
+
+    #[tokio::test(start_paused = true)]
+    async fn no_lease_no_launch() {
+        let gates = Gates::new(Breaker::new(BreakerSettings::default()));
+        assert_eq!(gates.shut(Instant::now(), Some(1)).unwrap().cause, Cause::Hold);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_project_is_probed_once_per_back_off() {
+        let mut gates = gates();
+        let now = Instant::now();
+        for _ in 0..32 {
+            gates.note(PROJECT, Platform::Android, now);
+        }
+        let shut = gates.shut(now, Some(1)).unwrap();
+        assert_eq!(
+            (shut.cause, shut.until),
+            (Cause::Credential, Some(now + FIRST_BACKOFF)),
+            "32 answers are one back-off"
+        );
+        let later = now + FIRST_BACKOFF;
+        assert_eq!(gates.shut(later, Some(1)), None);
+        let _probe = gates.launched(Platform::Android, later);
+        assert!(gates.shut(later, Some(1)).is_some(), "one probe");
+        gates.note(PROJECT, Platform::Android, later);
+        assert_eq!(gates.shut(later, Some(1)).unwrap().until, Some(later + FIRST_BACKOFF * 2));
+        let again = later + FIRST_BACKOFF * 2;
+        let _probe = gates.launched(Platform::Android, again);
+        gates.note(Credit::Worked, Platform::Android, again);
+        assert_eq!(gates.shut(again, Some(1)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_beside_successes_shuts_nothing() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.note(Credit::Worked, Platform::Ios, now);
+        gates.note(PROJECT, Platform::Ios, now);
+        assert_eq!(gates.shut(now, Some(1)), None);
+        assert!(gates.works(CredentialFault::Project, Platform::Web, now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_platforms_key_holds_that_platform_only() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.note(Credit::Refused(CredentialFault::Platform), Platform::Ios, now);
+        assert!(gates.platform_shut(Platform::Ios, now).is_some());
+        assert_eq!(gates.platform_shut(Platform::Android, now), None);
+        assert_eq!(gates.shut(now, Some(1)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_token_waits_for_another_generation() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.reject(7, now);
+        gates.reject(7, now + Duration::from_millis(900));
+        assert_eq!(gates.shut(now, Some(7)).unwrap().cause, Cause::Credential);
+        assert_eq!(gates.shut(now, None).unwrap().cause, Cause::Credential);
+        assert_eq!(gates.shut(now, Some(8)), None);
+        assert_eq!(gates.shut(now + REFRESH_TIME, Some(7)), None, "it was about one device");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_never_shortened() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.pause(now + Duration::from_secs(20));
+        gates.pause(now + Duration::from_secs(3));
+        assert_eq!(gates.shut(now, Some(1)).unwrap().until, Some(now + Duration::from_secs(20)));
+    }
+}

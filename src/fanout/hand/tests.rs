@@ -1,0 +1,104 @@
+//! Tests of the chunks in hand.
+
+use super::*;
+use crate::domain::event::Event;
+use crate::domain::ids::{EventId, MatchId};
+use crate::domain::recipient::{Address, Locale, Platform};
+
+fn job(id: i64, class: Class) -> Arc<FanoutJob> {
+    let event = Event {
+        id: EventId::parse("e").unwrap(),
+        kind: "goal".into(),
+        match_id: MatchId::parse("m").unwrap(),
+        occurred_ms: 0,
+        subjects: vec!["match:m".into()],
+        fields: BTreeMap::new(),
+        data: BTreeMap::new(),
+        useful_for_s: 120,
+    };
+    Arc::new(FanoutJob { id: FanoutId(id), event, class, accepted_ms: 0, deadline_ms: 120_000 })
+}
+
+fn recipient(key: i64) -> Recipient {
+    let address = Address::Token(format!("t{key}"));
+    Recipient { key: DeviceKey(key), address, platform: Platform::Android, locale: Locale::default(), version: 1 }
+}
+
+fn claimed(fanout: i64, class: Class, rank: i64, n: i64) -> ClaimedChunk {
+    ClaimedChunk {
+        chunk: ChunkRef { fanout: FanoutId(fanout), no: 0 },
+        epoch: 1,
+        class,
+        rank,
+        recipients: (0..n).map(|k| Some(recipient(k))).collect(),
+        keys: (0..n).map(DeviceKey).collect(),
+        done: Bitmap::new(usize::try_from(n).unwrap()),
+        maybe: Bitmap::new(usize::try_from(n).unwrap()),
+    }
+}
+
+#[test]
+fn the_most_urgent_chunk_goes_first_and_bulk_keeps_its_floor() {
+    let mut hand = Hand::default();
+    hand.add(claimed(1, Class::Bulk, 0, 400), job(1, Class::Bulk));
+    hand.add(claimed(2, Class::Urgent, 9, 400), job(2, Class::Urgent));
+    let picks: Vec<Class> = (0..200).map(|_| hand.pick().unwrap().key.class).collect();
+    assert_eq!(picks.iter().filter(|c| **c == Class::Bulk).count(), 10);
+    assert_eq!(picks[0], Class::Urgent);
+}
+
+#[test]
+fn rank_orders_a_class() {
+    let mut hand = Hand::default();
+    hand.add(claimed(1, Class::Urgent, 50, 3), job(1, Class::Urgent));
+    hand.add(claimed(2, Class::Urgent, 40, 3), job(2, Class::Urgent));
+    assert_eq!(hand.pick().unwrap().key.chunk.fanout, FanoutId(2));
+}
+
+#[test]
+fn gone_recipients_end_at_once_and_done_ones_are_skipped() {
+    let mut hand = Hand::default();
+    let mut chunk = claimed(1, Class::Urgent, 0, 4);
+    chunk.recipients[1] = None;
+    chunk.done.set(2);
+    chunk.recipients[2] = None;
+    let (key, gone) = hand.add(chunk, job(1, Class::Urgent));
+    assert_eq!(gone.iter().map(|r| (r.ordinal, r.outcome)).collect::<Vec<_>>(), [(1, Outcome::Gone)]);
+    let picked: Vec<u16> = std::iter::from_fn(|| hand.pick()).map(|s| s.ordinal).collect();
+    assert_eq!(picked, [0, 3]);
+    let chunk = hand.get_mut(key).unwrap();
+    assert!(chunk.is_over(), "launched ones are the caller's to count as flying");
+    assert_eq!(chunk.open(), 2);
+    assert!(chunk.finish(0) && !chunk.finish(0));
+}
+
+#[test]
+fn a_stopped_chunk_launches_nothing_and_names_who_was_tried() {
+    let mut hand = Hand::default();
+    let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 5), job(1, Class::Urgent));
+    for _ in 0..3 {
+        let spot = hand.pick().unwrap();
+        hand.get_mut(key).unwrap().deliveries.insert(spot.ordinal, Delivery::default());
+    }
+    let chunk = hand.get_mut(key).unwrap();
+    chunk.flying = 1;
+    assert_eq!(chunk.stop(Ending::Lost, &[2]), [0, 1]);
+    assert!(!chunk.is_over(), "one is in flight");
+    chunk.flying = 0;
+    assert!(chunk.is_over());
+    assert!(hand.pick().is_none());
+    assert_eq!(hand.launchable(), 0);
+}
+
+#[test]
+fn a_late_acknowledgement_takes_recipients_out() {
+    let mut hand = Hand::default();
+    let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
+    let mut theirs = Bitmap::new(3);
+    theirs.set(0);
+    hand.get_mut(key).unwrap().merge_done(&theirs);
+    assert_eq!(hand.pick().unwrap().ordinal, 1);
+    assert!(hand.holds(FanoutId(1)) && hand.find(key.chunk) == Some(key));
+    hand.remove(key);
+    assert!(hand.is_empty() && !hand.holds(FanoutId(1)));
+}

@@ -1,0 +1,89 @@
+//! Owns this instance's lease: it tells the database that it lives, and the others how long that may be trusted.
+//! Must never know: what is done under the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Boot, DbClock};
+use crate::domain::ids::BootId;
+use crate::store::{Heartbeat, Store, StoreError};
+
+use super::ToSender;
+
+/// Lease of an instance.
+pub const LEASE: Duration = Duration::from_secs(15);
+/// Trust ends this much before the lease does.
+pub const MARGIN: Duration = Duration::from_secs(3);
+/// Time between heartbeats.
+pub const EVERY: Duration = Duration::from_secs(3);
+
+/// Beats until cancelled.
+#[derive(Debug)]
+pub struct Lease {
+    /// This start of this instance.
+    pub boot: BootId,
+    /// Corrected by every answer.
+    pub clock: Arc<DbClock>,
+    /// Told until when the lease is trusted.
+    pub sender: mpsc::UnboundedSender<ToSender>,
+    /// Told how many instances live.
+    pub live: watch::Sender<u32>,
+}
+
+impl Lease {
+    /// One heartbeat. Trust is counted from before the request left, on the boot-time clock.
+    ///
+    /// # Errors
+    /// The store's, unchanged.
+    pub async fn beat(&self, store: &Arc<dyn Store>) -> Result<Heartbeat, StoreError> {
+        let asked = Boot::now();
+        let lease_ms = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
+        let beat = store.heartbeat(self.boot, lease_ms).await?;
+        self.clock.observe(beat.now_ms, asked);
+        self.live.send_replace(beat.live_instances.max(1));
+        let until = asked.plus(LEASE.saturating_sub(MARGIN));
+        if self.sender.send(ToSender::Lease(until)).is_err() {
+            tracing::debug!(target: "fanfare::fanout", boot_id = %self.boot, "the sender thread has ended");
+        }
+        Ok(beat)
+    }
+
+    /// Beats every [`EVERY`], a failure logged once per change.
+    pub async fn run(self, store: Arc<dyn Store>, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            let answer = self.beat(&store).await;
+            report(&answer, failing);
+            failing = answer.is_err();
+        }
+    }
+}
+
+fn report(answer: &Result<Heartbeat, StoreError>, was_failing: bool) {
+    match answer {
+        Err(error) if !was_failing => {
+            tracing::warn!(target: "fanfare::fanout", %error, "heartbeat failed; sending goes on until the lease is over");
+        }
+        Ok(beat) if was_failing => {
+            tracing::info!(target: "fanfare::fanout", live_instances = beat.live_instances, "heartbeat is back");
+        }
+        _ => {}
+    }
+    if let Ok(beat) = answer {
+        if beat.freed_chunks > 0 {
+            tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
+        }
+        if beat.set_aside > 0 {
+            tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Owns outcomes between the sender and the store: many chunks' bits folded into one idempotent batch.
+//! Must never know: when a batch is written.
+
+use std::collections::HashMap;
+
+use crate::domain::batch::{ChunkFlush, ChunkMeta, FlushBatch, Outbound, OutcomeRecord};
+use crate::domain::bitmap::Bitmap;
+use crate::domain::ids::{ChunkRef, FanoutId};
+use crate::domain::outcome::Outcome;
+use crate::domain::tally::PartCounters;
+
+/// Facts not on disk yet.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    chunks: HashMap<ChunkRef, ChunkFlush>,
+    failures: Vec<OutcomeRecord>,
+    parts: HashMap<FanoutId, PartCounters>,
+    outcomes: u32,
+    ended: bool,
+}
+
+/// What one flush writes.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    /// The facts.
+    pub batch: FlushBatch,
+    /// Counters.
+    pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Outcomes among the facts.
+    pub outcomes: u32,
+}
+
+impl Buffer {
+    /// Folds a message in.
+    pub fn add(&mut self, out: Outbound) {
+        let metas: HashMap<ChunkRef, ChunkMeta> = out.chunks.iter().map(|m| (m.chunk, *m)).collect();
+        for record in out.outcomes {
+            let Some(flush) = self.chunk(metas.get(&record.chunk)) else { continue };
+            let i = usize::from(record.ordinal);
+            flush.done.set(i);
+            if record.outcome == Outcome::Delivered {
+                flush.ok.set(i);
+            }
+            if record.maybe {
+                flush.maybe.set(i);
+            }
+            self.outcomes += 1;
+            if record.failure.is_some() {
+                self.failures.push(record);
+            }
+        }
+        for (chunk, ordinal) in out.maybes {
+            if let Some(flush) = self.chunk(metas.get(&chunk)) {
+                flush.maybe.set(usize::from(ordinal));
+            }
+        }
+        for end in out.ends {
+            self.ended = true;
+            if let Some(flush) = self.chunk(metas.get(&end.chunk)) {
+                flush.rest = end.rest;
+            }
+        }
+        self.parts.extend(out.parts);
+    }
+
+    fn chunk(&mut self, meta: Option<&ChunkMeta>) -> Option<&mut ChunkFlush> {
+        let meta = meta?;
+        let n = usize::from(meta.n);
+        Some(self.chunks.entry(meta.chunk).or_insert_with(|| ChunkFlush {
+            chunk: meta.chunk,
+            epoch: meta.epoch,
+            done: Bitmap::new(n),
+            ok: Bitmap::new(n),
+            maybe: Bitmap::new(n),
+            rest: None,
+        }))
+    }
+
+    /// Outcomes waiting.
+    #[must_use]
+    pub const fn outcomes(&self) -> u32 {
+        self.outcomes
+    }
+
+    /// Whether a chunk ended: its fan-out may be complete.
+    #[must_use]
+    pub const fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.parts.is_empty()
+    }
+
+    /// Takes everything out.
+    pub fn take(&mut self) -> Taken {
+        let mut chunks: Vec<ChunkFlush> = std::mem::take(&mut self.chunks).into_values().collect();
+        // In one order everywhere, so that two instances flushing the same chunks cannot deadlock.
+        chunks.sort_unstable_by_key(|flush| flush.chunk);
+        self.ended = false;
+        Taken {
+            batch: FlushBatch { chunks, failures: std::mem::take(&mut self.failures) },
+            parts: std::mem::take(&mut self.parts).into_iter().collect(),
+            outcomes: std::mem::take(&mut self.outcomes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::batch::{ChunkEnd, FailureRecord, RestOutcome};
+    use crate::domain::ids::DeviceKey;
+    use crate::domain::outcome::Cause;
+
+    const A: ChunkRef = ChunkRef { fanout: FanoutId(2), no: 0 };
+    const B: ChunkRef = ChunkRef { fanout: FanoutId(1), no: 3 };
+
+    fn record(chunk: ChunkRef, ordinal: u16, outcome: Outcome) -> OutcomeRecord {
+        let failure = (outcome != Outcome::Delivered).then(|| FailureRecord {
+            cause: Cause::None,
+            status: 404,
+            text: String::new(),
+            attempts: 1,
+            variant: "goal/en/android".into(),
+            device_version: 1,
+        });
+        OutcomeRecord { chunk, ordinal, key: DeviceKey(9), outcome, maybe: false, failure }
+    }
+
+    fn out(outcomes: Vec<OutcomeRecord>) -> Outbound {
+        let meta = |chunk| ChunkMeta { chunk, epoch: 4, n: 10 };
+        Outbound { outcomes, chunks: vec![meta(A), meta(B)], ..Outbound::default() }
+    }
+
+    #[test]
+    fn messages_fold_into_one_batch_in_chunk_order() {
+        let mut buffer = Buffer::default();
+        buffer.add(out(vec![record(A, 1, Outcome::Delivered), record(B, 0, Outcome::TokenDead)]));
+        buffer.add(out(vec![record(A, 2, Outcome::Delivered)]));
+        assert_eq!((buffer.outcomes(), buffer.ended()), (3, false));
+        let taken = buffer.take();
+        assert_eq!(taken.outcomes, 3);
+        assert_eq!(taken.batch.chunks.iter().map(|c| c.chunk).collect::<Vec<_>>(), [B, A]);
+        assert_eq!(taken.batch.chunks[1].ok.to_text(), "0110000000");
+        assert_eq!((taken.batch.chunks[0].done.count(), taken.batch.chunks[0].ok.count()), (1, 0));
+        assert_eq!(taken.batch.failures.len(), 1);
+        assert!(buffer.is_empty() && buffer.outcomes() == 0);
+    }
+
+    #[test]
+    fn an_end_is_written_with_its_rest() {
+        let mut buffer = Buffer::default();
+        let rest = Some(RestOutcome { outcome: Outcome::Expired, cause: Cause::Queue });
+        buffer.add(Outbound { ends: vec![ChunkEnd { chunk: A, rest }], ..out(Vec::new()) });
+        assert!(buffer.ended());
+        assert_eq!(buffer.take().batch.chunks[0].rest, rest);
+        assert!(!buffer.ended());
+    }
+}

@@ -1,0 +1,99 @@
+//! Owns the flush: when outcomes are written, again and again until they are, and who is told.
+//! Must never know: how they came about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::domain::batch::{ChunkAck, Flushed, Outbound};
+use crate::domain::ids::{BootId, FanoutId};
+use crate::store::{Store, StoreError};
+
+use super::buffer::{Buffer, Taken};
+
+/// Longest time an outcome waits for others.
+const LINGER: Duration = Duration::from_millis(500);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(2);
+
+/// Writes outcomes down.
+pub struct Flusher {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// This instance.
+    pub boot: BootId,
+    /// Outcomes at which a flush is due: what the exposure allows to be unflushed.
+    pub threshold: u32,
+    /// Told what is on disk.
+    pub flushed: Box<dyn Fn(Flushed) + Send + Sync>,
+    /// Told of fan-outs a chunk of which closed.
+    pub complete: mpsc::UnboundedSender<FanoutId>,
+}
+
+impl Flusher {
+    /// Writes until the sender ends and everything is on disk.
+    pub async fn run(self, mut inbox: mpsc::UnboundedReceiver<Outbound>) {
+        let mut buffer = Buffer::default();
+        while let Some(first) = inbox.recv().await {
+            let mut due = self.add(&mut buffer, first);
+            let until = Instant::now() + LINGER;
+            while !due {
+                match tokio::time::timeout_at(until, inbox.recv()).await {
+                    Ok(Some(more)) => due = self.add(&mut buffer, more),
+                    Ok(None) | Err(_) => due = true,
+                }
+            }
+            // What came in meanwhile rides along: one flush is outstanding at a time, and that is the group commit.
+            while let Ok(more) = inbox.try_recv() {
+                self.add(&mut buffer, more);
+            }
+            self.write(buffer.take()).await;
+        }
+    }
+
+    /// Whether a flush is due now.
+    fn add(&self, buffer: &mut Buffer, out: Outbound) -> bool {
+        let idle = out.idle;
+        buffer.add(out);
+        idle || buffer.ended() || buffer.outcomes() >= self.threshold
+    }
+
+    /// Nothing is lost while the database is away: the exposure stops new launches, and the same batch is tried again.
+    async fn write(&self, taken: Taken) {
+        let mut backoff = FIRST_BACKOFF;
+        loop {
+            match self.try_write(&taken).await {
+                Ok(acks) => return self.tell(taken.outcomes, acks),
+                Err(error) => {
+                    tracing::warn!(target: "fanfare::ledger", outcomes = taken.outcomes, %error, backoff_ms = backoff.as_millis(), "flush failed; it is tried again");
+                }
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(LAST_BACKOFF);
+        }
+    }
+
+    async fn try_write(&self, taken: &Taken) -> Result<Vec<ChunkAck>, StoreError> {
+        // Counters first: a fan-out is settled as soon as its last chunk is closed.
+        if !taken.parts.is_empty() {
+            self.store.put_parts(self.boot, taken.parts.clone()).await?;
+        }
+        if taken.batch.chunks.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.store.flush(taken.batch.clone()).await
+    }
+
+    fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>) {
+        let mut closed: Vec<FanoutId> = acks.iter().filter(|a| a.closed).map(|a| a.chunk.fanout).collect();
+        (self.flushed)(Flushed { outcomes, acks });
+        closed.dedup();
+        for id in closed {
+            if self.complete.send(id).is_err() {
+                tracing::debug!(target: "fanfare::ledger", fanout_id = %id, "nobody settles any more; the sweeper will");
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Owns settling: a complete fan-out's tally is fixed for good and its line is written, once.
+//! Must never know: how outcomes came about.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::ids::FanoutId;
+use crate::store::{FanoutView, SettleReply, Settled, Store, StoreError};
+
+use super::line;
+
+/// The sweeper looks this often for what nobody settled or reported.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// A settled fan-out without a mark for this long has its line written again.
+const UNREPORTED_AFTER_MS: i64 = 10_000;
+
+/// Settles fan-outs.
+pub struct Settler {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Told of every fan-out settled here.
+    pub settled: Box<dyn Fn(FanoutId) + Send + Sync>,
+}
+
+impl Settler {
+    /// Settles what it is told of and what the sweep finds, until cancelled and nothing is left in the inbox.
+    pub async fn run(self, mut inbox: mpsc::UnboundedReceiver<FanoutId>, stop: CancellationToken) {
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                id = inbox.recv() => match id {
+                    Some(id) => self.settle_all(id, &mut inbox).await,
+                    None => return,
+                },
+                _ = sweep.tick(), if !stop.is_cancelled() => self.sweep().await,
+            }
+        }
+    }
+
+    /// Several chunks of one fan-out close close together: ask once.
+    async fn settle_all(&self, first: FanoutId, inbox: &mut mpsc::UnboundedReceiver<FanoutId>) {
+        let mut ids = HashSet::from([first]);
+        while let Ok(more) = inbox.try_recv() {
+            ids.insert(more);
+        }
+        for id in ids {
+            self.settle(id).await;
+        }
+    }
+
+    async fn settle(&self, id: FanoutId) {
+        match self.store.settle(id).await {
+            Ok(SettleReply::Settled(settled)) => self.report(&settled).await,
+            Ok(SettleReply::Open | SettleReply::NotOurs) => {}
+            Err(error) => {
+                tracing::warn!(target: "fanfare::ledger", fanout_id = %id, %error, "settling failed; the sweeper tries again");
+            }
+        }
+    }
+
+    async fn report(&self, settled: &Settled) {
+        let Settled { view, judged, judgement_withheld } = settled;
+        line::write(view, false);
+        if *judgement_withheld {
+            tracing::error!(target: "fanfare::ledger", fanout_id = %view.id, judged, recipients = view.tally.recipients(), "the dead share leapt: no device was tombstoned or suspended; look for a fault in project or credentials");
+        }
+        self.mark(view).await;
+        (self.settled)(view.id);
+    }
+
+    async fn mark(&self, view: &FanoutView) {
+        if let Err(error) = self.store.mark_reported(view.id).await {
+            tracing::warn!(target: "fanfare::ledger", fanout_id = %view.id, %error, "the line is written but not marked; it may be repeated");
+        }
+    }
+
+    async fn sweep(&self) {
+        if let Err(error) = self.try_sweep().await {
+            tracing::warn!(target: "fanfare::ledger", %error, "sweep failed");
+        }
+    }
+
+    async fn try_sweep(&self) -> Result<(), StoreError> {
+        let found = self.store.sweep(UNREPORTED_AFTER_MS).await?;
+        for id in found.complete {
+            self.settle(id).await;
+        }
+        for view in found.unreported {
+            line::write(&view, true);
+            self.mark(&view).await;
+            (self.settled)(view.id);
+        }
+        Ok(())
+    }
+}
