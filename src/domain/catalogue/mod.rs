@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::batch::Class;
 use super::event::Event;
 use super::recipient::{KindMask, Locale};
+use super::text;
 pub use template::{BUILT_IN_PLACEHOLDERS, Template, TemplateError, is_field_name};
 
 /// The catalogue compiled into the binary.
@@ -76,6 +77,16 @@ pub struct Text {
 #[error("{0}")]
 pub struct CatalogueError(pub String);
 
+/// A name no type has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown type {name}; {hint}")]
+pub struct UnknownType {
+    /// The name, quoted and shortened.
+    pub name: String,
+    /// What to write instead.
+    pub hint: String,
+}
+
 impl Catalogue {
     /// Reads and checks a catalogue.
     ///
@@ -111,6 +122,19 @@ impl Catalogue {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&EventType> {
         self.types.get(name)
+    }
+
+    /// The type with this name, or the words for whoever wrote it.
+    ///
+    /// # Errors
+    /// [`UnknownType`] names the type that was probably meant, else all there are.
+    pub fn known(&self, name: &str) -> Result<&EventType, UnknownType> {
+        self.get(name).ok_or_else(|| {
+            let names = || self.types.keys().map(String::as_str);
+            let meant = text::nearest(name, names()).map(|near| format!("did you mean {near}?"));
+            let hint = meant.unwrap_or_else(|| format!("known are {}", names().collect::<Vec<_>>().join(", ")));
+            UnknownType { name: text::quote(name), hint }
+        })
     }
 
     /// The mask of the named types.

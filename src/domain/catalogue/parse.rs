@@ -91,6 +91,7 @@ pub(super) fn parse(source: &str) -> Result<Catalogue, CatalogueError> {
     let mut types = BTreeMap::new();
     let mut bits = BTreeMap::new();
     for (key, raw) in &file.types {
+        type_name(place, key)?;
         let place = place.of_type(key.get_ref());
         let kind = event_type(place, key, raw, &default_locale)?;
         if let Some(other) = bits.insert(kind.bit, key.get_ref()) {
@@ -102,16 +103,21 @@ pub(super) fn parse(source: &str) -> Result<Catalogue, CatalogueError> {
     Ok(Catalogue { types, default_locale })
 }
 
+fn type_name(place: Place<'_>, key: &Spanned<String>) -> Result<(), CatalogueError> {
+    let name = key.get_ref();
+    if is_field_name(name) && !name.bytes().any(|b| b.is_ascii_uppercase()) {
+        return Ok(());
+    }
+    let problem = format!("{} names no type; use 1 to 64 lower-case letters, digits and _", quote(name));
+    Err(place.fault(key.span(), problem))
+}
+
 fn event_type(
     place: Place<'_>,
     key: &Spanned<String>,
     raw: &RawType,
     default_locale: &str,
 ) -> Result<EventType, CatalogueError> {
-    let name = key.get_ref();
-    if !is_field_name(name) || name.bytes().any(|b| b.is_ascii_uppercase()) {
-        return Err(place.fault(key.span(), "a type is named with 1 to 64 lower-case letters, digits and _"));
-    }
     let required = required_fields(place, &raw.required)?;
     let texts = texts(place, raw, &required)?;
     if !texts.contains_key(default_locale) {
@@ -119,7 +125,7 @@ fn event_type(
         return Err(place.fault(key.span(), problem));
     }
     Ok(EventType {
-        name: name.clone(),
+        name: key.get_ref().clone(),
         bit: number(place, &raw.bit, "bit", 0..=MAX_BIT)?,
         class: class(place, &raw.class)?,
         useful_for_s: number(place, &raw.useful_for_s, "useful_for_s", useful_range())?,
@@ -199,8 +205,8 @@ fn texts(
 ) -> Result<BTreeMap<String, TextTemplate>, CatalogueError> {
     let mut texts: BTreeMap<String, TextTemplate> = BTreeMap::new();
     for (key, text) in &raw.text {
-        let place = place.of_locale(key.get_ref());
         let tag = locale(place, key)?;
+        let place = place.of_locale(key.get_ref());
         if texts.keys().any(|known| known.eq_ignore_ascii_case(&tag)) {
             return Err(place.fault(key.span(), "this locale is there in another spelling; keep one of them"));
         }

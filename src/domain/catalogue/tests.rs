@@ -90,7 +90,7 @@ fn a_goal_is_told_with_teams_score_minute_and_player() {
     let kind = catalogue.get("goal").unwrap();
     let text = kind.render("en", &goal());
     assert_eq!((text.title.as_str(), text.body.as_str()), ("GOAL! Arsenal 2-1 Chelsea", "Saka scores, 67'"));
-    assert_eq!(kind.render("tr", &goal()).body, "Golü atan: Saka, dakika 67");
+    assert_eq!(kind.render("tr", &goal()).body, "Golü atan: Saka, 67. dakika");
     assert_eq!(kind.render("xx", &goal()), Text { title: String::new(), body: String::new() });
 }
 
@@ -174,11 +174,7 @@ fn a_broken_file_is_refused_with_line_type_locale_and_fix() {
             "line 13, type goal, locale pt-BR: a text must not contain '\\u{202e}'; take it out",
         ),
         ("text.pt-BR", "text.EN", "type goal, locale en: this locale is there in another spelling"),
-        (
-            "text.pt-BR",
-            "text.\"pt BR\"",
-            "line 13, type goal, locale pt BR: \"pt BR\" is no locale; write it like en or pt-BR",
-        ),
+        ("text.pt-BR", "text.\"pt BR\"", "line 13, type goal: \"pt BR\" is no locale; write it like en or pt-BR"),
         ("text.en", "text.tr", "line 3, type goal: the text for default_locale en is missing; add text.en"),
         ("\"en\"", "\"e n\"", "line 1: \"e n\" is no locale"),
         ("bit = 2", "bit = 62", "line 4, type goal: bit is 62 and must be 0 to 61"),
@@ -195,7 +191,7 @@ fn a_broken_file_is_refused_with_line_type_locale_and_fix() {
         ("\"score\"]", "\"home\"]", "line 11, type goal: required names home twice"),
         ("\"score\"]", "\"score\", \"type\"]", "line 11, type goal: type is known of every event"),
         ("\"score\"]", "\"score\", \"a b\"]", "line 11, type goal: required field \"a b\" must be"),
-        ("types.goal", "types.Goal", "line 3, type Goal: a type is named with"),
+        ("types.goal", "types.Goal", "line 3: \"Goal\" names no type; use"),
     ] {
         let message = refused(from, to);
         assert!(message.contains(says), "{from} -> {to}\n got: {message}\nwant: {says}");
@@ -203,6 +199,14 @@ fn a_broken_file_is_refused_with_line_type_locale_and_fix() {
     assert!(Catalogue::parse("default_locale = \"en\"\n[types]").unwrap_err().0.contains("there is no type"));
     assert!(Catalogue::parse("").unwrap_err().0.contains("missing field"));
     assert!(Catalogue::parse("x = \n").unwrap_err().0.starts_with("line 1: "));
+}
+
+#[test]
+fn a_file_from_any_editor_is_read_and_a_nested_one_is_refused() {
+    assert_eq!(Catalogue::parse(&SMALL.replace('\n', "\r\n")), Catalogue::parse(SMALL));
+    assert_eq!(Catalogue::parse(&format!("\u{feff}{SMALL}")), Catalogue::parse(SMALL));
+    assert!(Catalogue::parse(&format!("x = {}", "[".repeat(100_000))).is_err());
+    assert!(Catalogue::parse(&format!("{SMALL}\0")).unwrap_err().0.starts_with("line 14: "));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{
 use crate::domain::catalogue::{Catalogue, EventType, is_field_name};
 use crate::domain::ids::{EventId, MatchId};
 use crate::domain::subject;
-use crate::domain::text::{is_unshowable, nearest, quote};
+use crate::domain::text::{is_unshowable, quote};
 
 /// Longest key in `data`, in bytes.
 const MAX_DATA_KEY_BYTES: usize = 128;
@@ -36,7 +36,7 @@ impl Faults {
 pub(super) fn parse(draft: EventDraft, catalogue: &Catalogue) -> Result<Event, Vec<FieldError>> {
     let mut faults = Faults::default();
     let id = faults.note("/id", EventId::parse(&draft.id));
-    let kind = faults.note("/type", known_type(&draft.kind, catalogue));
+    let kind = faults.note("/type", catalogue.known(&draft.kind));
     let match_id = faults.note("/match_id", MatchId::parse(&draft.match_id));
     let occurred_ms = faults.note("/occurred_at", instant_ms(&draft.occurred_at));
     let subjects = subjects(draft.subjects, &mut faults);
@@ -52,16 +52,6 @@ pub(super) fn parse(draft: EventDraft, catalogue: &Catalogue) -> Result<Event, V
         }
         _ => Err(faults.0),
     }
-}
-
-fn known_type<'a>(name: &str, catalogue: &'a Catalogue) -> Result<&'a EventType, String> {
-    catalogue.get(name).ok_or_else(|| {
-        let names = || catalogue.types.keys().map(String::as_str);
-        match nearest(name, names()) {
-            Some(near) => format!("unknown type {}; did you mean {near}?", quote(name)),
-            None => format!("unknown type {}; known are {}", quote(name), names().collect::<Vec<_>>().join(", ")),
-        }
-    })
 }
 
 fn instant_ms(raw: &str) -> Result<i64, String> {
@@ -144,7 +134,11 @@ fn data(raw: BTreeMap<String, Value>, own_bytes: usize, faults: &mut Faults) -> 
     let bytes = own_bytes + data.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
     if bytes > MAX_DATA_BYTES {
         let over = bytes - MAX_DATA_BYTES;
-        faults.add("/data", format!("is {over} bytes over FCM's limit of {MAX_DATA_BYTES}, keys and values counted, with the {own_bytes} bytes of event_id, match_id and type; send less and let the app fetch the rest"));
+        let problem = format!(
+            "is {over} bytes over FCM's limit of {MAX_DATA_BYTES}, keys and values counted, with {own_bytes} bytes of \
+             event_id, match_id and type; send less and let the app fetch the rest"
+        );
+        faults.add("/data", problem);
     }
     data
 }
