@@ -1,13 +1,12 @@
-//! Owns the reading of a types file: its shape, and every rule a type must meet, each fault with line, type and locale.
+//! Owns every rule a type of a types file must meet, each fault with its fix.
 //! Must never know: where the file lies.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
-use serde::Deserialize;
 use toml::Spanned;
 
+use super::file::{Place, RawFile, RawType};
 use super::template::{BUILT_IN_PLACEHOLDERS, Template, is_field_name};
 use super::{Catalogue, CatalogueError, EventType, TextTemplate};
 use crate::domain::batch::Class;
@@ -24,65 +23,8 @@ const MAX_TEMPLATE_BYTES: usize = 512;
 /// Most fields a type may require.
 const MAX_REQUIRED: usize = 16;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFile {
-    default_locale: Spanned<String>,
-    types: BTreeMap<Spanned<String>, RawType>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawType {
-    bit: Spanned<i64>,
-    class: Spanned<String>,
-    useful_for_s: Spanned<i64>,
-    channel: Spanned<String>,
-    sound: Spanned<String>,
-    high_priority: bool,
-    collapse_key: Spanned<String>,
-    required: Vec<Spanned<String>>,
-    text: BTreeMap<Spanned<String>, RawText>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawText {
-    title: Spanned<String>,
-    body: Spanned<String>,
-}
-
-/// Where in the file the reader is; makes the errors.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    source: &'a str,
-    kind: &'a str,
-    locale: &'a str,
-}
-
-impl<'a> Place<'a> {
-    fn fault(&self, at: Range<usize>, problem: impl Display) -> CatalogueError {
-        let before = self.source.get(..at.start).unwrap_or(self.source);
-        let mut place = format!("line {}", before.matches('\n').count() + 1);
-        for (word, name) in [("type", self.kind), ("locale", self.locale)] {
-            if !name.is_empty() {
-                place.push_str(&format!(", {word} {name}"));
-            }
-        }
-        CatalogueError(format!("{place}: {problem}"))
-    }
-
-    fn of_type(self, kind: &'a str) -> Self {
-        Self { kind, ..self }
-    }
-
-    fn of_locale(self, locale: &'a str) -> Self {
-        Self { locale, ..self }
-    }
-}
-
 pub(super) fn parse(source: &str) -> Result<Catalogue, CatalogueError> {
-    let place = Place { source, kind: "", locale: "" };
+    let place = Place::in_file(source);
     let file: RawFile = toml::from_str(source).map_err(|e| place.fault(e.span().unwrap_or(0..0), e.message()))?;
     let default_locale = locale(place, &file.default_locale)?;
     if file.types.is_empty() {
@@ -138,7 +80,7 @@ fn event_type(
     })
 }
 
-fn useful_range() -> std::ops::RangeInclusive<i64> {
+fn useful_range() -> RangeInclusive<i64> {
     i64::from(*USEFUL_RANGE_S.start())..=i64::from(*USEFUL_RANGE_S.end())
 }
 
@@ -146,7 +88,7 @@ fn number<T: TryFrom<i64>>(
     place: Place<'_>,
     raw: &Spanned<i64>,
     what: &str,
-    range: std::ops::RangeInclusive<i64>,
+    range: RangeInclusive<i64>,
 ) -> Result<T, CatalogueError> {
     let value = *raw.get_ref();
     let fits = range.contains(&value).then(|| T::try_from(value).ok()).flatten();

@@ -1,5 +1,7 @@
 use super::*;
+use crate::domain::event::Event;
 use crate::domain::event::tests::{goal, goal_draft};
+use crate::domain::recipient::Locale;
 use crate::domain::text::is_unshowable;
 use proptest::prelude::*;
 
