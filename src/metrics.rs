@@ -16,7 +16,7 @@ pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::histogram::exponential_buckets;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 /// The content type of [`Metrics::render`]: Prometheus' text format, which every scraper reads.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -53,50 +53,55 @@ impl Metrics {
         let mut metrics = Self { registry: Registry::with_prefix("fanfare") };
         let build: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
         build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
-        metrics.registry.register("build_info", "Always 1; the version is the label.", build);
+        metrics.register("build_info", "Always 1; the version is the label.", build);
         metrics
     }
 
     /// A counter: a number that only grows.
     pub fn counter(&mut self, name: &str, help: &str) -> Counter {
         let counter = Counter::default();
-        self.registry.register(name, help, counter.clone());
+        self.register(name, help, counter.clone());
         counter
     }
 
     /// One counter per label set. Touch each label set once at start, so that it is there as 0 from the beginning.
     pub fn counters<L: Labels>(&mut self, name: &str, help: &str) -> Family<L, Counter> {
         let family = Family::default();
-        self.registry.register(name, help, family.clone());
+        self.register(name, help, family.clone());
         family
     }
 
     /// A gauge: a number that goes up and down.
     pub fn gauge(&mut self, name: &str, help: &str) -> Gauge {
         let gauge = Gauge::default();
-        self.registry.register(name, help, gauge.clone());
+        self.register(name, help, gauge.clone());
         gauge
     }
 
     /// A gauge with fractions.
     pub fn float_gauge(&mut self, name: &str, help: &str) -> FloatGauge {
         let gauge = FloatGauge::default();
-        self.registry.register(name, help, gauge.clone());
+        self.register(name, help, gauge.clone());
         gauge
     }
 
     /// One gauge per label set.
     pub fn gauges<L: Labels>(&mut self, name: &str, help: &str) -> Family<L, Gauge> {
         let family = Family::default();
-        self.registry.register(name, help, family.clone());
+        self.register(name, help, family.clone());
         family
     }
 
     /// A histogram with these upper bounds; for durations [`second_buckets`].
     pub fn histogram(&mut self, name: &str, help: &str, buckets: impl IntoIterator<Item = f64>) -> Histogram {
         let histogram = Histogram::new(buckets);
-        self.registry.register(name, help, histogram.clone());
+        self.register(name, help, histogram.clone());
         histogram
+    }
+
+    fn register(&mut self, name: &str, help: &str, metric: impl Metric) {
+        // The library puts a full stop of its own behind the help.
+        self.registry.register(name, help.trim_end_matches('.'), metric);
     }
 
     /// Everything registered, as [`CONTENT_TYPE`].

@@ -79,16 +79,23 @@ fn redis_is_known(config: &Config) -> Broken {
 
 fn endpoint_is_a_base_url(config: &Config) -> Broken {
     let endpoint = &config.fcm.endpoint;
-    let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://")).unwrap_or_default();
-    let bare = !host.is_empty() && !host.contains(['/', '?', '#', '@']) && host.parse::<http::uri::Authority>().is_ok();
+    let bare = authority(endpoint).is_some_and(|authority| {
+        let has_port = authority.as_str() != authority.host();
+        !endpoint.contains(['?', '#', '@']) && (!has_port || authority.port_u16().is_some())
+    });
     // What stands before an `@` may be a password.
     let shown = if endpoint.contains('@') { "a URL with a user".to_owned() } else { keys::shown(endpoint) };
     let fault = format!("{shown} is not scheme://HOST or scheme://HOST:PORT");
     broken(!bare, "fcm.endpoint", fault, "write only that, such as https://fcm.googleapis.com, without a path")
 }
 
+/// What stands between the scheme and the end; nothing else may.
+fn authority(endpoint: &str) -> Option<http::uri::Authority> {
+    endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"))?.parse().ok()
+}
+
 fn endpoint_is_not_in_the_clear(config: &Config) -> Broken {
-    let authority = config.fcm.endpoint.strip_prefix("http://")?.parse::<http::uri::Authority>().ok()?;
+    let authority = authority(&config.fcm.endpoint).filter(|_| config.fcm.endpoint.starts_with("http://"))?;
     let host = authority.host().trim_matches(['[', ']']);
     let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     let fault = format!("http:// would send bearer tokens to {} in the clear", keys::shown(host));
@@ -160,4 +167,154 @@ fn is_there(key: &'static str, path: &Path) -> Broken {
     }
     let fault = format!("{} cannot be read: {error}", keys::shown(&path));
     broken(true, key, fault, "name a file that exists and may be read, or leave it empty")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Environment, load};
+
+    fn env(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().map(|(name, value)| (format!("FANFARE__{name}"), (*value).to_owned())).collect()
+    }
+
+    /// Demands that these settings break exactly one rule, named by `key`, and say `word`.
+    fn refused(pairs: &[(&str, &str)], key: &str, word: &str) {
+        let faults = load(None, &env(pairs)).expect_err(&format!("{pairs:?} was taken")).faults;
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].key, key, "{faults:?}");
+        assert!(faults[0].to_string().contains(word), "{}", faults[0]);
+        assert!(faults[0].origin == "default" || faults[0].origin.contains("FANFARE__"), "{}", faults[0]);
+    }
+
+    fn taken(pairs: &[(&str, &str)]) {
+        load(None, &env(pairs)).unwrap_or_else(|error| panic!("{pairs:?}: {error}"));
+    }
+
+    #[test]
+    fn a_rate_whose_worst_minute_is_above_the_quota_is_refused() {
+        // 60 x rate + 10 ms of rate: 9998.33 requests/s is the most that 600,000 a minute carry.
+        taken(&[("CEILING__RATE_PER_S", "9998.3")]);
+        refused(&[("CEILING__RATE_PER_S", "9998.4")], "ceiling.rate_per_s", "ceiling.quota_per_minute (600000)");
+        // The quota says 600 a minute; the burst of one makes it 601.
+        refused(&[("CEILING__RATE_PER_S", "10"), ("CEILING__QUOTA_PER_MINUTE", "600")], "ceiling.rate_per_s", "601");
+        taken(&[("CEILING__RATE_PER_S", "10"), ("CEILING__QUOTA_PER_MINUTE", "601")]);
+    }
+
+    #[test]
+    fn an_attempt_may_not_outlast_the_drain() {
+        refused(&[("DRAIN__GRACE_MS", "30000")], "fcm.attempt_timeout_ms", "drain.grace_ms (30000 ms)");
+        taken(&[("DRAIN__GRACE_MS", "30001")]);
+    }
+
+    #[test]
+    fn a_stall_is_seen_before_the_time_out() {
+        refused(&[("FCM__STALL_AFTER_MS", "30000")], "fcm.stall_after_ms", "fcm.attempt_timeout_ms (30000 ms)");
+        taken(&[("FCM__STALL_AFTER_MS", "29999")]);
+    }
+
+    #[test]
+    fn no_more_slots_are_lent_than_there_are() {
+        refused(&[("FCM__LENT_SLOTS", "33")], "fcm.lent_slots", "the 32 of fcm.slots");
+        taken(&[("FCM__LENT_SLOTS", "32")]);
+        taken(&[("FCM__LENT_SLOTS", "0")]);
+    }
+
+    #[test]
+    fn a_retry_delay_longer_than_a_corner_is_useful_is_refused() {
+        taken(&[("FCM__RETRY_DELAY_MS", "10000")]);
+        refused(&[("FCM__RETRY_DELAY_MS", "20001")], "fcm.retry_delay_ms", "0 to 20000 ms");
+    }
+
+    #[test]
+    fn the_number_of_streams_has_bounds() {
+        refused(&[("FCM__STREAMS_PER_CONNECTION", "0")], "fcm.streams_per_connection", "1 to 1000");
+        refused(&[("FCM__STREAMS_PER_CONNECTION", "1001")], "fcm.streams_per_connection", "1 to 1000");
+    }
+
+    #[test]
+    fn two_listeners_need_two_addresses() {
+        refused(&[("OPS__LISTEN", "127.0.0.1:8080")], "ops.listen", "taken by api.listen");
+        refused(&[("OPS__LISTEN", "0.0.0.0:8080")], "ops.listen", "taken by api.listen");
+        taken(&[("OPS__LISTEN", "127.0.0.2:8080")]);
+        taken(&[("OPS__LISTEN", "127.0.0.1:0"), ("API__LISTEN", "127.0.0.1:0")]);
+    }
+
+    #[test]
+    fn the_endpoint_is_a_base_url() {
+        for endpoint in
+            ["", "fcm.googleapis.com", "ftp://h", "https://", "https://h/", "https://h/v1", "https://h:port"]
+        {
+            refused(&[("FCM__ENDPOINT", endpoint)], "fcm.endpoint", "scheme://HOST");
+        }
+        taken(&[("FCM__ENDPOINT", "https://emulator.test:8443")]);
+        let error = load(None, &env(&[("FCM__ENDPOINT", "https://u:hunter2@h")])).unwrap_err().to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_bearer_token_does_not_leave_the_machine_in_the_clear() {
+        for endpoint in ["http://emulator:8080", "http://10.0.0.5:8080", "http://localhost.evil.test"] {
+            refused(&[("FCM__ENDPOINT", endpoint)], "fcm.endpoint", "in the clear");
+        }
+        for endpoint in ["http://127.0.0.1:8080", "http://localhost:1", "http://[::1]:8080"] {
+            taken(&[("FCM__ENDPOINT", endpoint)]);
+        }
+    }
+
+    #[test]
+    fn the_database_is_one_of_two() {
+        for url in ["", "mysql://h/d", "fanfare.db", "sqlite:", "sqlite://", "sqlite::memory:", "sqlite:a.db?mode=ro"] {
+            refused(&[("DATABASE__URL", url)], "database.url", "sqlite:PATH");
+        }
+        for url in ["postgres://h/d", "postgresql://h/d", "sqlite:a.db", "sqlite:///tmp/a.db"] {
+            taken(&[("DATABASE__URL", url)]);
+        }
+        let error = load(None, &env(&[("DATABASE__URL", "mysql://u:hunter2@h/d")])).unwrap_err().to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn redis_is_a_known_scheme_or_none() {
+        refused(&[("REDIS__URL", "localhost:6379")], "redis.url", "rediss://");
+        taken(&[("REDIS__URL", "unix:///run/redis.sock")]);
+    }
+
+    #[test]
+    fn a_log_filter_must_parse() {
+        refused(&[("LOG__FILTER", "fanfare=loud")], "log.filter", "\"fanfare=loud\" is no filter");
+    }
+
+    #[test]
+    fn serve_needs_a_key_and_the_files_it_is_told_to_read() {
+        let faults = load(None, &env(&[])).unwrap().serving().unwrap_err().faults;
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].key, "api.keys");
+        assert!(faults[0].fix.contains("fanfare key"));
+
+        for (variable, key) in [
+            ("FCM__CA_FILE", "fcm.ca_file"),
+            ("FCM__CREDENTIALS_FILE", "fcm.credentials_file"),
+            ("TYPES__FILE", "types.file"),
+        ] {
+            let pairs = [("API__KEYS", "ci:events:00"), (variable, "/nonexistent")];
+            let faults = load(None, &env(&pairs)).unwrap().serving().unwrap_err().faults;
+            assert_eq!((faults.len(), faults[0].key.as_str()), (1, key), "{faults:?}");
+        }
+        load(None, &env(&[("API__KEYS", "ci:events:00")])).unwrap().serving().unwrap();
+    }
+
+    #[test]
+    fn a_key_pasted_where_its_path_belongs_is_refused_unseen() {
+        let pairs = [("API__KEYS", "ci:events:00"), ("FCM__CREDENTIALS_FILE", "{\"private_key\":\"hunter2\"}")];
+        let error = load(None, &env(&pairs)).unwrap().serving().unwrap_err().to_string();
+        assert!(error.contains("fcm.credentials takes") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn every_fault_is_found_at_once() {
+        let pairs = [("OPS__LISTEN", "127.0.0.1:8080"), ("DRAIN__GRACE_MS", "1"), ("REDIS__URL", "x")];
+        let error = load(None, &env(&pairs)).unwrap_err();
+        assert_eq!(error.faults.len(), 3);
+        assert_eq!(error.to_string().lines().count(), 4, "{error}");
+    }
 }
