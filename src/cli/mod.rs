@@ -1,1 +1,160 @@
-//! cli
+//! Owns the commands: their names, what they share, and which exit code a failure becomes.
+//! Must never know: how the work is done; a command reads its arguments and calls the room that does it.
+
+pub mod config;
+pub mod demo;
+pub mod devices;
+pub mod emulator;
+pub mod fanout;
+pub mod healthcheck;
+pub mod key;
+pub mod migrate;
+pub mod send;
+pub mod serve;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+
+use crate::app::BuildError;
+use crate::config::{ConfigError, Environment, Loaded, load};
+use crate::telemetry::TelemetryError;
+
+/// Why a command failed; decides the exit code. The text is the one message on stderr, without a secret in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// 1: it did not work.
+    #[error("{0}")]
+    Runtime(String),
+    /// 2: it was asked for in a way that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// 69: something it depends on cannot be reached (`EX_UNAVAILABLE` of sysexits.h).
+    #[error("{0}")]
+    Unavailable(String),
+    /// 75: stopped by throttle or budget, to be continued (`EX_TEMPFAIL`).
+    #[error("{0}")]
+    Paused(String),
+    /// 78: the configuration cannot be used (`EX_CONFIG`).
+    #[error("{0}")]
+    Config(String),
+}
+
+impl Failure {
+    /// The exit code.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Runtime(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unavailable(_) => 69,
+            Self::Paused(_) => 75,
+            Self::Config(_) => 78,
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error.to_string())
+    }
+}
+
+impl From<TelemetryError> for Failure {
+    fn from(error: TelemetryError) -> Self {
+        Self::Config(error.to_string())
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        let text = error.to_string();
+        match error {
+            BuildError::Config { .. } => Self::Config(text),
+            BuildError::Unavailable { .. } => Self::Unavailable(text),
+        }
+    }
+}
+
+/// Fans one match event out to every follower's phone through FCM HTTP v1.
+///
+/// Exit codes: 0 ok, 1 failure, 2 usage, 69 a dependency is unavailable, 75 paused (throttle or budget),
+/// 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
+#[derive(Debug, Parser)]
+#[command(name = "fanfare", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// Settings in TOML, over the compiled-in defaults and under the environment [default: none].
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the API and send, until SIGTERM or SIGINT.
+    Serve,
+    /// Show the whole thing at work with a database, followers and a stand-in for FCM of its own.
+    Demo(demo::DemoArgs),
+    /// Run the stand-in for FCM.
+    Emulator(emulator::EmulatorArgs),
+    /// Bring the database schema up to date.
+    Migrate,
+    /// Post an event to a running service.
+    Send(send::SendArgs),
+    /// Look at fan-outs of a running service.
+    #[command(subcommand)]
+    Fanout(fanout::FanoutCommand),
+    /// Import and look at devices of a running service.
+    #[command(subcommand)]
+    Devices(devices::DevicesCommand),
+    /// Make an API key: prints the key and the entry that admits it, once.
+    Key(key::KeyArgs),
+    /// Ask a running service whether it is ready: exit 0 or 1.
+    Healthcheck(healthcheck::HealthcheckArgs),
+    /// Check or print the configuration.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+}
+
+impl Cli {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Whatever ended it early, with its exit code.
+    pub async fn run(self) -> Result<(), Failure> {
+        let file = self.config.as_deref();
+        match self.command {
+            Command::Serve => serve::run(file).await,
+            Command::Demo(args) => demo::run(args).await,
+            Command::Emulator(args) => emulator::run(args).await,
+            Command::Migrate => migrate::run(file).await,
+            Command::Send(args) => send::run(args).await,
+            Command::Fanout(command) => fanout::run(command).await,
+            Command::Devices(command) => devices::run(command).await,
+            Command::Key(args) => key::run(&args),
+            Command::Healthcheck(args) => healthcheck::run(args, file).await,
+            Command::Config(command) => config::run(&command, file),
+        }
+    }
+}
+
+/// Reads the configuration of this process.
+fn configuration(file: Option<&Path>) -> Result<Loaded, Failure> {
+    // Bytes that are no text keep a mark in their place, for the setting they belong to to be refused by name.
+    let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
+    let env: Environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+    Ok(load(file, &env)?)
+}
+
+/// Writes to stdout. A reader that has gone (`| head`) is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Runtime(format!("stdout cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

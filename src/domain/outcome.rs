@@ -40,7 +40,7 @@ macro_rules! coded_enum {
             /// Reads a stored number.
             ///
             /// # Errors
-            /// [`UnknownCode`] when no member has it: a newer build wrote it, or the row is damaged.
+            /// [`UnknownCode`](crate::domain::outcome::UnknownCode) when no member has it: a newer build wrote it, or the row is damaged.
             pub const fn from_code(code: i16) -> Result<Self, $crate::domain::outcome::UnknownCode> {
                 match code {
                     $($code => Ok(Self::$variant),)+

@@ -1,1 +1,210 @@
-//! cli
+//! The binary as a user meets it: help, exit codes, messages. Each test runs the real process with an environment of
+//! its own and nothing else.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+/// What a run said.
+#[derive(Debug)]
+struct Run {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+async fn fanfare(args: &[&str], env: &[(&str, &str)]) -> Run {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanfare"));
+    command.args(args).env_clear().envs(env.iter().copied()).current_dir(home.path()).stdin(Stdio::null());
+    let output = command.kill_on_drop(true).output().await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Run { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[tokio::test]
+async fn help_names_every_command_and_every_default() {
+    let help = fanfare(&["--help"], &[]).await;
+    assert_eq!(help.code, Some(0));
+    for command in [
+        "serve",
+        "demo",
+        "emulator",
+        "migrate",
+        "send",
+        "fanout",
+        "devices",
+        "key",
+        "healthcheck",
+        "config",
+        "Exit codes",
+    ] {
+        assert!(help.out.contains(command), "{command} is missing in:\n{}", help.out);
+    }
+    let demo = fanfare(&["demo", "--help"], &[]).await.out;
+    // Every option that takes a value says what it is without one.
+    for option in ["--database-url", "--redis-url", "--fcm-endpoint", "--followers", "--config"] {
+        let after = demo.split(option).nth(1).unwrap_or_else(|| panic!("{option} is missing in:\n{demo}"));
+        let own = after.split("\n      --").next().unwrap_or(after);
+        assert!(own.contains("[default: "), "{option} has no default in:\n{demo}");
+    }
+}
+
+#[tokio::test]
+async fn the_version_is_the_one_of_the_crate() {
+    let run = fanfare(&["-V"], &[]).await;
+    assert_eq!(run.out, format!("fanfare {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[tokio::test]
+async fn a_mistyped_command_exits_2_and_is_told_the_right_one() {
+    let run = fanfare(&["sreve"], &[]).await;
+    assert_eq!(run.code, Some(2));
+    assert!(run.err.contains("'serve'"), "{}", run.err);
+    assert_eq!(fanfare(&[], &[]).await.code, Some(2));
+}
+
+#[tokio::test]
+async fn a_bad_setting_exits_78_with_one_message_that_names_key_fault_and_fix() {
+    for command in [&["serve"][..], &["migrate"], &["healthcheck"], &["config", "check"], &["config", "print"]] {
+        let run = fanfare(command, &[("FANFARE__FCM__SLOTS", "lots")]).await;
+        assert_eq!(run.code, Some(78), "{run:?}");
+        assert_eq!(run.out, "");
+        let message = "fanfare: bad configuration: fcm.slots (environment variable FANFARE__FCM__SLOTS): \
+                       \"lots\" is not a number. Fix: give it a whole number, 1 to 4096 attempts\n";
+        assert_eq!(run.err, message);
+    }
+}
+
+#[tokio::test]
+async fn serve_without_a_key_exits_78_and_says_how_to_make_one() {
+    let run = fanfare(&["serve"], &[]).await;
+    assert_eq!(run.code, Some(78), "{run:?}");
+    assert!(run.err.contains("api.keys") && run.err.contains("fanfare key --name"), "{}", run.err);
+    assert_eq!(fanfare(&["config", "check"], &[]).await.err, run.err, "check says what serve says");
+}
+
+#[tokio::test]
+async fn no_message_shows_a_secret() {
+    let secret = "hunter2hunter2";
+    let dsn = format!("mysql://u:{secret}@h/d");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("[redis]\nurl = \"redis://:{secret}@h\n")).unwrap();
+    let path = file.path().to_str().unwrap();
+    for (args, env) in [
+        (&["config", "check"][..], &[("DATABASE_URL", dsn.as_str())][..]),
+        (&["serve"], &[("REDIS_URL", secret), ("FANFARE_API_KEYS", secret)]),
+        (&["config", "print", "--config", path], &[]),
+    ] {
+        let run = fanfare(args, env).await;
+        assert_eq!(run.code, Some(78), "{run:?}");
+        assert!(!run.err.contains(secret) && !run.out.contains(secret), "{run:?}");
+    }
+}
+
+#[tokio::test]
+async fn config_print_shows_what_is_in_force_and_config_check_says_ok() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[fcm]\nslots = 8\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let env = [("FANFARE_API_KEYS", "ci:events:hidden-hash"), ("FANFARE__CEILING__RATE_PER_S", "100")];
+    let run = fanfare(&["--config", path, "config", "print"], &env).await;
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    let line = |start: &str| run.out.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{run:?}"));
+    assert!(line("slots = 8").ends_with(&format!("# {path} line 2")));
+    assert!(line("rate_per_s = 100.0").ends_with("# environment variable FANFARE__CEILING__RATE_PER_S"));
+    assert!(line("stall_after_ms = 1000").ends_with("# default"));
+    assert!(line("keys = \"(set, hidden)\"").ends_with("# environment variable FANFARE_API_KEYS"));
+    assert!(!run.out.contains("hidden-hash"));
+
+    let check = fanfare(&["config", "check", "--config", path], &env).await;
+    assert_eq!((check.code, check.out.as_str(), check.err.as_str()), (Some(0), "ok\n", ""));
+}
+
+#[tokio::test]
+async fn migrate_exits_69_when_the_database_is_not_there() {
+    // Port 1 of this machine: nobody listens there, and the answer is immediate.
+    let run = fanfare(&["migrate"], &[("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d")]).await;
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert!(!run.err.contains("hunter2"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn a_key_is_printed_once_with_the_entry_that_admits_it() {
+    let run = fanfare(&["key", "--name", "ci", "--scopes", "events,ops,events"], &[]).await;
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let value = |word: &str| {
+        let line = run.out.lines().find(|line| line.starts_with(word)).unwrap_or_else(|| panic!("{run:?}"));
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let (key, entry) = (value("key "), value("entry "));
+    let hash: String = Sha256::digest(&key).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(entry, format!("ci:events+ops:{hash}"));
+    assert!(!run.err.contains(&key), "shown once: {}", run.err);
+
+    let other = fanfare(&["key", "--name", "ci", "--scopes", "events"], &[]).await;
+    assert!(!other.out.contains(&key), "two keys are never the same");
+}
+
+#[tokio::test]
+async fn a_key_with_an_unknown_scope_or_a_bad_name_exits_2() {
+    for args in [["--name", "ci", "--scopes", "root"], ["--name", "a:b", "--scopes", "ops"]] {
+        let run = fanfare(&[&["key"][..], &args[..]].concat(), &[]).await;
+        assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{run:?}");
+    }
+}
+
+/// Answers one connection with `answer`, or accepts and stays silent.
+async fn listener(answer: Option<&'static str>) -> (SocketAddr, tokio::task::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let served = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 1024];
+        let n = stream.read(&mut request).await.unwrap();
+        match answer {
+            Some(answer) => stream.write_all(answer.as_bytes()).await.unwrap(),
+            // Until the other side gives up.
+            None => while stream.read(&mut request[n..]).await.is_ok_and(|n| n > 0) {},
+        }
+        String::from_utf8(request[..n].to_vec()).unwrap()
+    });
+    (addr, served)
+}
+
+#[tokio::test]
+async fn healthcheck_exits_0_only_for_a_service_that_is_ready() {
+    for (answer, code, says) in [
+        (Some("HTTP/1.1 200 OK\r\n\r\n"), 0, ""),
+        (Some("HTTP/1.1 503 Service Unavailable\r\n\r\n"), 1, "not ready (status 503)"),
+        (Some("SSH-2.0-OpenSSH_9.2\r\n"), 1, "not HTTP/1.1"),
+        (None, 1, "no answer within 200 ms"),
+    ] {
+        let (addr, served) = listener(answer).await;
+        let listen = addr.to_string();
+        let env = [("FANFARE__OPS__LISTEN", listen.as_str())];
+        let run = fanfare(&["healthcheck", "--timeout-ms", if answer.is_none() { "200" } else { "20000" }], &env).await;
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(run.err.contains(says), "{run:?}");
+        assert!(served.await.unwrap().starts_with("GET /readyz HTTP/1.1\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn healthcheck_reaches_a_service_that_listens_to_everybody() {
+    let (addr, served) = listener(Some("HTTP/1.1 200 OK\r\n\r\n")).await;
+    let everybody = format!("0.0.0.0:{}", addr.port());
+    let run = fanfare(&["healthcheck"], &[("FANFARE__OPS__LISTEN", everybody.as_str())]).await;
+    assert_eq!(run.code, Some(0), "{run:?}");
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn healthcheck_exits_1_when_nobody_is_there() {
+    let run = fanfare(&["healthcheck", "--addr", "127.0.0.1:1"], &[]).await;
+    assert_eq!((run.code, run.out.as_str()), (Some(1), ""), "{run:?}");
+}

@@ -1,14 +1,23 @@
 //! Owns every setting: its default, its unit, its check. Parsed once at start; secrets never show in `Debug`.
 //! Must never know: the rooms that use it.
 
+mod check;
+mod environment;
+mod fault;
+mod keys;
+mod layers;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+pub use fault::{ConfigError, Fault, Origin};
+pub use layers::{Environment, Loaded, load};
+
 /// The defaults, compiled in: `config/default.toml` is the documentation of every key.
-pub const DEFAULTS: &str = include_str!("../config/default.toml");
+pub const DEFAULTS: &str = include_str!("../../config/default.toml");
 
 /// All settings.
 #[derive(Debug, Clone, Deserialize)]
@@ -68,6 +77,31 @@ pub struct Database {
     pub url: SecretString,
     /// Connections of the pool on Postgres; SQLite ignores it.
     pub max_connections: u32,
+}
+
+/// Where the data is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Engine {
+    /// PostgreSQL, at the whole URL.
+    Postgres,
+    /// An SQLite file.
+    Sqlite(PathBuf),
+}
+
+impl Database {
+    /// What the scheme of the URL says; `None` = neither, which [`load`] refuses.
+    #[must_use]
+    pub fn engine(&self) -> Option<Engine> {
+        let url = self.url.expose_secret();
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Some(Engine::Postgres);
+        }
+        // Both `sqlite:PATH` and `sqlite://PATH` are in use. A database in memory would break the promise of a 202.
+        let path = url.strip_prefix("sqlite:")?;
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let is_file = !path.is_empty() && !path.contains(['?', '#']) && path != ":memory:";
+        is_file.then(|| Engine::Sqlite(PathBuf::from(path)))
+    }
 }
 
 /// Redis.

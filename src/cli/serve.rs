@@ -1,0 +1,26 @@
+//! Owns `fanfare serve`: configuration, logs, signals, then the app until it has drained.
+//! Must never know: what the app is made of.
+
+use std::path::Path;
+
+use super::{Failure, configuration};
+use crate::app::App;
+use crate::{shutdown, telemetry};
+
+/// Serves until SIGTERM or SIGINT, then drains.
+///
+/// # Errors
+/// [`Failure::Config`], [`Failure::Unavailable`] when a dependency is missing at start, [`Failure::Runtime`] when a
+/// part ends by itself or a drain does not finish in time.
+pub async fn run(file: Option<&Path>) -> Result<(), Failure> {
+    let config = configuration(file)?.serving()?;
+    telemetry::init(&config.log.format, &config.log.filter)?;
+    let drain = shutdown::on_signals().map_err(|error| Failure::Runtime(format!("no signal handler: {error}")))?;
+    // Starting may wait for a database; a signal ends that wait too.
+    let app = tokio::select! {
+        app = App::build(config) => app?,
+        () = drain.cancelled() => return Ok(()),
+    };
+    tracing::info!(target: "fanfare::cli", api = %app.api_addr(), ops = %app.ops_addr(), version = env!("CARGO_PKG_VERSION"), "serving");
+    app.run(drain).await.map_err(|error| Failure::Runtime(error.to_string()))
+}

@@ -1,0 +1,228 @@
+//! Owns the HTTP client: the only file that knows reqwest.
+//! Must never know: what an answer means.
+//!
+//! Whatever happens to a request becomes plain data here. Nothing is sent twice behind our back: the client's own
+//! retries, redirects, cookies, proxies and decompression are off.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, Url};
+use tokio::time::{Instant, timeout_at};
+
+use super::bearer::Bearer;
+use super::broken::Broken;
+use super::dial::Dials;
+use super::error::FcmError;
+use super::tls;
+
+/// Bytes read of a body; the rest is dropped with its stream. The longest known FCM answer has under 2 KiB.
+pub const BODY_CAP: usize = 64 * 1024;
+
+/// How the body of an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// As it should.
+    Whole,
+    /// It went on beyond [`BODY_CAP`].
+    TooLong,
+    /// The stream or the connection broke.
+    Cut,
+    /// It had not ended in time.
+    TimedOut,
+}
+
+/// An answer, or as much of it as came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// `Retry-After` as sent.
+    pub retry_after: Option<String>,
+    /// `Date` as sent: the peer's clock.
+    pub date: Option<String>,
+    /// At most [`BODY_CAP`] bytes.
+    pub body: Vec<u8>,
+    /// Whether that is all of it.
+    pub ending: Ending,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wire {
+    /// At least status and headers.
+    Answer(Answer),
+    /// Nothing.
+    Broken(Broken),
+}
+
+/// A URL that was checked once, so that no attempt parses it again.
+#[derive(Debug, Clone)]
+pub struct Target(Url);
+
+impl Target {
+    /// Takes an absolute `http` or `https` URL with a host, without user info, query or fragment.
+    #[must_use]
+    pub fn parse(raw: &str) -> Option<Self> {
+        let url = Url::parse(raw).ok()?;
+        let web = matches!(url.scheme(), "http" | "https") && url.has_host();
+        let plain = url.username().is_empty() && url.password().is_none();
+        let bare = url.query().is_none() && url.fragment().is_none();
+        (web && plain && bare).then_some(Self(url))
+    }
+
+    /// Whether TLS is asked for.
+    #[must_use]
+    pub fn is_https(&self) -> bool {
+        self.0.scheme() == "https"
+    }
+}
+
+/// A client that is one HTTP/2 connection: made at the first request, made again when it was closed.
+#[derive(Debug, Clone)]
+pub struct Http2 {
+    client: Client,
+    dials: Dials,
+}
+
+impl Http2 {
+    /// Builds the client; nothing is connected yet. `http://` means HTTP/2 with prior knowledge.
+    ///
+    /// # Errors
+    /// [`FcmError::Client`].
+    pub fn new(tls: rustls::ClientConfig, connect_timeout: Duration) -> Result<Self, FcmError> {
+        let dials = Dials::default();
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Asks for the detailed error bodies, as Google's own SDKs do.
+        headers.insert(HeaderName::from_static("x-goog-api-format-version"), HeaderValue::from_static("2"));
+        let client = strict(tls, connect_timeout)
+            // Without it a cold burst opens a connection per request: the protocol is not known before the first handshake.
+            .http2_prior_knowledge()
+            // Pings go out only after 10 s without a frame and only while a request is open. An idle connection is not
+            // pinged, since Google closes connections for needless pings; TCP keep-alive watches those.
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .http2_keep_alive_timeout(Duration::from_secs(5))
+            .http2_keep_alive_while_idle(false)
+            .tcp_keepalive(Duration::from_secs(15))
+            .tcp_keepalive_interval(Duration::from_secs(5))
+            .tcp_keepalive_retries(2)
+            // The peer closes what it no longer wants (about 3 min); closing earlier would only cost a handshake.
+            .pool_idle_timeout(None)
+            .connector_layer(dials.clone())
+            .default_headers(headers)
+            .build()
+            .map_err(|e| FcmError::Client(e.to_string()))?;
+        Ok(Self { client, dials })
+    }
+
+    /// Sends one message. The future holds nothing but the request and may be dropped.
+    pub fn post(
+        &self,
+        to: &Target,
+        bearer: &Bearer,
+        body: Bytes,
+        within: Duration,
+    ) -> impl Future<Output = Wire> + use<> {
+        let request = self.client.post(to.0.clone()).header(AUTHORIZATION, bearer.header()).body(body);
+        self.exchange(request, within)
+    }
+
+    /// Makes the connection, with a request that sends no message and carries no credentials.
+    pub fn touch(&self, to: &Target, within: Duration) -> impl Future<Output = Wire> + use<> {
+        self.exchange(self.client.get(to.0.clone()), within)
+    }
+
+    fn exchange(&self, request: RequestBuilder, within: Duration) -> impl Future<Output = Wire> + use<> {
+        let dials = self.dials.clone();
+        async move {
+            match exchange(request, within).await {
+                // Where there never was a connection, nothing was sent.
+                Wire::Broken(Broken::Timeout) if dials.made() == 0 => Wire::Broken(Broken::Connect),
+                wire => wire,
+            }
+        }
+    }
+}
+
+/// A client for the token endpoint: HTTP/2 where the handshake agrees on it, else HTTP/1.1.
+#[derive(Debug, Clone)]
+pub struct TokenHttp(Client);
+
+impl TokenHttp {
+    /// Builds the client; `ca_pem` is trusted beside the system's roots.
+    ///
+    /// # Errors
+    /// [`FcmError::CaFile`], [`FcmError::Client`].
+    pub fn new(ca_pem: Option<&[u8]>, connect_timeout: Duration) -> Result<Self, FcmError> {
+        let tls = tls::client_config(ca_pem, tls::HTTP2_OR_1, false)?;
+        let client = strict(tls, connect_timeout).build().map_err(|e| FcmError::Client(e.to_string()))?;
+        Ok(Self(client))
+    }
+
+    /// Posts a form.
+    pub async fn post_form(&self, to: &Target, fields: &[(&str, &str)], within: Duration) -> Wire {
+        exchange(self.0.post(to.0.clone()).form(fields), within).await
+    }
+}
+
+fn strict(tls: rustls::ClientConfig, connect_timeout: Duration) -> ClientBuilder {
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .retry(reqwest::retry::never())
+        .redirect(Policy::none())
+        .no_proxy()
+        .referer(false)
+        .tcp_nodelay(true)
+        .connect_timeout(connect_timeout)
+        .user_agent(concat!("fanfare/", env!("CARGO_PKG_VERSION")))
+}
+
+async fn exchange(request: RequestBuilder, within: Duration) -> Wire {
+    let deadline = Instant::now() + within;
+    match timeout_at(deadline, request.send()).await {
+        Err(_) => Wire::Broken(Broken::Timeout),
+        Ok(Err(error)) => Wire::Broken(Broken::read(&error, error.is_connect())),
+        Ok(Ok(response)) => Wire::Answer(answer(response, deadline).await),
+    }
+}
+
+async fn answer(mut response: Response, deadline: Instant) -> Answer {
+    let header = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok()).map(str::to_owned);
+    let (status, retry_after, date) = (response.status().as_u16(), header(RETRY_AFTER), header(DATE));
+    let mut body = Vec::new();
+    let ending = loop {
+        match timeout_at(deadline, response.chunk()).await {
+            Err(_) => break Ending::TimedOut,
+            Ok(Err(_)) => break Ending::Cut,
+            Ok(Ok(None)) => break Ending::Whole,
+            Ok(Ok(Some(part))) => {
+                let room = BODY_CAP - body.len();
+                body.extend_from_slice(&part[..part.len().min(room)]);
+                if part.len() > room {
+                    break Ending::TooLong;
+                }
+            }
+        }
+    };
+    Answer { status, retry_after, date, body, ending }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_web_addresses_are_targets() {
+        assert!(Target::parse("https://fcm.googleapis.com/v1/projects/p/messages:send").unwrap().is_https());
+        assert!(!Target::parse("http://127.0.0.1:9000").unwrap().is_https());
+        for bad in ["", "fcm.googleapis.com", "ftp://x", "https://", "https://u:p@x/", "https://x/?a=b", "https://x/#f"]
+        {
+            assert!(Target::parse(bad).is_none(), "{bad:?}");
+        }
+    }
+}

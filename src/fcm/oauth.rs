@@ -1,0 +1,234 @@
+//! Owns the access token: one request at a time for all who need it, ahead of its expiry.
+//! Must never know: who sends with it.
+//!
+//! A task of its own keeps it fresh and publishes it; nobody waits in line for it, everybody looks at the same state.
+//! While a refresh fails the old token is served to its end.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rand::RngExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::assertion;
+use super::bearer::Bearer;
+use super::credentials::ServiceAccount;
+use super::http::{TokenHttp, Wire};
+use super::token_answer::{Granted, TokenError, read, skew};
+use crate::domain::charge::Charge;
+
+/// Longest wait for the token endpoint.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Refreshed this long before its end, or in its last fifth if that is later.
+const AHEAD: Duration = Duration::from_secs(300);
+/// Least time between two refreshes, however short the lives granted.
+const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
+/// Between two refreshes asked for by 401s: when a fresh token is refused as well, another one will not help.
+const BETWEEN_REJECTS: Duration = Duration::from_secs(60);
+/// First and longest wait after a failure that may pass by itself.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// First and longest wait after a refusal: only a person can mend that.
+const REFUSED_RETRY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
+
+/// What there is to send with. `Waiting` and `Unavailable` pass by themselves, `Refused` needs a person.
+#[derive(Debug, Clone)]
+pub enum TokenState {
+    /// Being asked for.
+    Waiting,
+    /// Usable.
+    Ready {
+        /// For the header.
+        bearer: Bearer,
+        /// Counts up from 1; named in [`Tokens::reject`].
+        generation: u64,
+        /// Its end.
+        expires: Instant,
+    },
+    /// No valid token, and the token endpoint cannot be reached, throttles us or makes no sense.
+    Unavailable {
+        /// Sanitised.
+        reason: String,
+    },
+    /// No valid token, and the key was refused.
+    Refused {
+        /// Sanitised; names a clock skew where there is one.
+        reason: String,
+    },
+}
+
+/// Handle on the access token. The task behind it ends with the last clone.
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    state: watch::Receiver<TokenState>,
+    rejected: Arc<watch::Sender<u64>>,
+}
+
+impl Tokens {
+    /// Starts the task on the current runtime. Every request is charged first; `clock` is the wall clock.
+    #[must_use]
+    pub fn start(key: ServiceAccount, http: TokenHttp, charge: Arc<dyn Charge>, clock: fn() -> SystemTime) -> Self {
+        let (publish, state) = watch::channel(TokenState::Waiting);
+        let (rejected, rejections) = watch::channel(0);
+        let source = Source { key, http, charge, clock };
+        tokio::spawn(
+            Refresher { source, publish, rejections, held: None, trouble: None, failures: 0, last_reject: None }.run(),
+        );
+        Self { state, rejected: Arc::new(rejected) }
+    }
+
+    /// The state, now and whenever it changes.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<TokenState> {
+        self.state.clone()
+    }
+
+    /// FCM answered 401 to this generation. The first to say so causes one refresh; the token stays published meanwhile,
+    /// since FCM has answered 401 for single devices (firebase-admin-java issue 486). A fresh token that is rejected too
+    /// is replaced at most once a minute.
+    pub fn reject(&self, generation: u64) {
+        self.rejected.send_if_modified(|highest| {
+            let news = generation > *highest;
+            *highest = generation.max(*highest);
+            news
+        });
+    }
+}
+
+/// Asks for an access token once.
+struct Source {
+    key: ServiceAccount,
+    http: TokenHttp,
+    charge: Arc<dyn Charge>,
+    clock: fn() -> SystemTime,
+}
+
+impl Source {
+    async fn ask(&self) -> Result<Granted, TokenError> {
+        let signed = assertion::sign(&self.key, (self.clock)());
+        let signed = signed.map_err(|_| TokenError::Refused("the private key cannot sign".to_owned()))?;
+        self.charge.charge().await;
+        let fields = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", signed.as_str())];
+        let wire = self.http.post_form(&self.key.token_endpoint, &fields, REQUEST_TIMEOUT).await;
+        let now = (self.clock)();
+        if let Wire::Answer(answer) = &wire
+            && let Some(skew) = skew(answer, now)
+        {
+            tracing::warn!(target: "fanfare::fcm", skew, "clock skew");
+        }
+        read(&wire, now)
+    }
+}
+
+/// The token held, and when to ask for the next.
+struct Held {
+    generation: u64,
+    expires: Instant,
+    valid: bool,
+}
+
+/// Keeps the state fresh.
+struct Refresher {
+    source: Source,
+    publish: watch::Sender<TokenState>,
+    rejections: watch::Receiver<u64>,
+    held: Option<Held>,
+    trouble: Option<TokenError>,
+    failures: u32,
+    last_reject: Option<Instant>,
+}
+
+/// Nobody holds a handle any more.
+struct Abandoned;
+
+impl Refresher {
+    async fn run(mut self) {
+        loop {
+            let asked = Instant::now();
+            let due = match self.source.ask().await {
+                Ok(granted) => self.hold(granted, asked),
+                Err(error) => self.put_off(error),
+            };
+            self.expire();
+            if self.rest(due).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Publishes a token and says when the next is due.
+    fn hold(&mut self, granted: Granted, asked: Instant) -> Instant {
+        let generation = self.held.as_ref().map_or(1, |held| held.generation + 1);
+        let expires = asked + granted.life;
+        self.failures = 0;
+        self.trouble = None;
+        self.held = Some(Held { generation, expires, valid: true });
+        tracing::info!(target: "fanfare::fcm", generation, life_s = granted.life.as_secs(), "access token refreshed");
+        self.publish.send_replace(TokenState::Ready { bearer: granted.bearer, generation, expires });
+        (expires - AHEAD.min(granted.life / 5)).max(asked + BETWEEN_REFRESHES)
+    }
+
+    /// Says when to ask again after a failure.
+    fn put_off(&mut self, error: TokenError) -> Instant {
+        let wait = wait_after(&error, self.failures).mul_f64(rand::rng().random_range(1.0..1.2));
+        self.failures = self.failures.saturating_add(1);
+        let (failures, retry_in_s) = (self.failures, wait.as_secs());
+        tracing::warn!(target: "fanfare::fcm", %error, failures, retry_in_s, "no new access token");
+        self.trouble = Some(error);
+        Instant::now() + wait
+    }
+
+    /// Withdraws a token whose end has come, and says why there is no newer one.
+    fn expire(&mut self) {
+        match &mut self.held {
+            Some(held) if held.expires > Instant::now() => return,
+            Some(held) => held.valid = false,
+            None => {}
+        }
+        self.publish.send_replace(match &self.trouble {
+            None => TokenState::Waiting,
+            Some(error @ TokenError::Refused(_)) => TokenState::Refused { reason: error.to_string() },
+            Some(error) => TokenState::Unavailable { reason: error.to_string() },
+        });
+    }
+
+    /// Waits until the next request is due, because it is time or because the token was rejected.
+    async fn rest(&mut self, mut due: Instant) -> Result<(), Abandoned> {
+        loop {
+            let end = self.held.as_ref().filter(|held| held.valid).map(|held| held.expires);
+            tokio::select! {
+                () = sleep_until(due) => return Ok(()),
+                () = sleep_until(end.unwrap_or(due)), if end.is_some() => self.expire(),
+                changed = self.rejections.changed() => {
+                    changed.map_err(|_| Abandoned)?;
+                    let rejected = *self.rejections.borrow_and_update();
+                    // After a failure the pause stands: a rejection must not break a throttle.
+                    if self.trouble.is_none() && self.is_held(rejected) {
+                        due = due.min(self.next_reject());
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_held(&self, generation: u64) -> bool {
+        self.held.as_ref().is_some_and(|held| held.generation == generation)
+    }
+
+    fn next_reject(&mut self) -> Instant {
+        let now = Instant::now();
+        let at = self.last_reject.map_or(now, |last| now.max(last + BETWEEN_REJECTS));
+        self.last_reject = Some(at);
+        at
+    }
+}
+
+/// Doubles from the first wait to the longest; what the provider asked for is never shortened.
+fn wait_after(error: &TokenError, failures: u32) -> Duration {
+    let (first, longest) = match error {
+        TokenError::Throttled(pause) => (*pause, (*pause).max(RETRY.1)),
+        TokenError::Refused(_) => REFUSED_RETRY,
+        TokenError::Unavailable(_) => RETRY,
+    };
+    first.saturating_mul(1 << failures.min(16)).clamp(first, longest)
+}
