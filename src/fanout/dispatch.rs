@@ -14,6 +14,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::breaker::BreakerState;
 use crate::ceiling::{Ceiling, GrantRun};
 use crate::clock::DbClock;
 use crate::domain::batch::{ClaimedChunk, FanoutJob, Outbound};
@@ -116,6 +117,7 @@ pub struct Dispatcher {
     pub(super) block: Block,
     pub(super) now: Instant,
     part_due: Instant,
+    breaker_was: BreakerState,
     token: watch::Receiver<TokenState>,
 }
 
@@ -147,6 +149,7 @@ impl Dispatcher {
             suspected: BTreeSet::new(),
             block: Block::Nobody,
             part_due: now + PART_EVERY,
+            breaker_was: BreakerState::Closed,
             token,
         }
     }
@@ -315,7 +318,12 @@ impl Dispatcher {
         let idle = matches!(self.block, Block::Gate(_) | Block::Nobody);
         let could = if idle { 0 } else { self.hand.launchable().min(self.pacing.slots.slots) as u64 };
         self.wiring.ceiling.want(could.saturating_sub(self.stock.len()));
-        self.wiring.hands.show(&self.hand);
+        let breaker = self.gates.breaker.state();
+        if breaker != self.breaker_was {
+            tracing::warn!(target: "fanfare::fanout", from = self.breaker_was.as_str(), to = breaker.as_str(), "breaker changed");
+            self.breaker_was = breaker;
+        }
+        self.wiring.hands.show(&self.hand, self.flight.len(), breaker);
     }
 
     fn hand_over(&mut self) {

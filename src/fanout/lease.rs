@@ -31,6 +31,8 @@ pub struct Lease {
     pub sender: mpsc::UnboundedSender<ToSender>,
     /// Told how many instances live.
     pub live: watch::Sender<u32>,
+    /// Told why the last heartbeat failed; `None` = it did not.
+    pub trouble: watch::Sender<Option<String>>,
 }
 
 impl Lease {
@@ -63,6 +65,7 @@ impl Lease {
             }
             let answer = self.beat(&store).await;
             report(&answer, failing);
+            self.trouble.send_replace(answer.as_ref().err().map(ToString::to_string));
             failing = answer.is_err();
         }
     }

@@ -24,10 +24,11 @@ pub mod throttle;
 pub mod variant;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI16, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::breaker::BreakerState;
 use crate::clock::Boot;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, Flushed};
 use crate::domain::ids::{ChunkRef, FanoutId};
@@ -54,7 +55,9 @@ pub type Released = Vec<(ChunkRef, i32)>;
 #[derive(Debug)]
 pub struct Hands {
     enough: usize,
-    launchable: AtomicUsize,
+    launchable: Arc<AtomicU64>,
+    in_flight: AtomicUsize,
+    breaker: AtomicU8,
     least_urgent: AtomicI16,
     low: Notify,
     fresh: Notify,
@@ -69,16 +72,20 @@ impl Hands {
     pub fn new(slots: usize) -> Self {
         Self {
             enough: slots * 2,
-            launchable: AtomicUsize::new(0),
+            launchable: Arc::new(AtomicU64::new(0)),
+            in_flight: AtomicUsize::new(0),
+            breaker: AtomicU8::new(0),
             least_urgent: AtomicI16::new(NO_CLASS),
             low: Notify::new(),
             fresh: Notify::new(),
         }
     }
 
-    fn show(&self, hand: &hand::Hand) {
+    fn show(&self, hand: &hand::Hand, in_flight: usize, breaker: BreakerState) {
         let launchable = hand.launchable();
-        self.launchable.store(launchable, Ordering::Relaxed);
+        self.launchable.store(launchable as u64, Ordering::Relaxed);
+        self.in_flight.store(in_flight, Ordering::Relaxed);
+        self.breaker.store(breaker as u8, Ordering::Relaxed);
         self.least_urgent.store(hand.least_urgent().map_or(NO_CLASS, Class::code), Ordering::Relaxed);
         if launchable < self.enough {
             self.low.notify_one();
@@ -88,7 +95,27 @@ impl Hands {
     /// Recipients that can be launched now.
     #[must_use]
     pub fn launchable(&self) -> usize {
-        self.launchable.load(Ordering::Relaxed)
+        usize::try_from(self.launchable.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// The same, to be read elsewhere.
+    #[must_use]
+    pub fn load(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.launchable)
+    }
+
+    /// Attempts in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// State of the breaker, by its field's word.
+    #[must_use]
+    pub fn breaker(&self) -> &'static str {
+        let states = [BreakerState::Closed, BreakerState::Ramping, BreakerState::Open, BreakerState::HalfOpen];
+        let now = self.breaker.load(Ordering::Relaxed);
+        states.into_iter().find(|s| *s as u8 == now).map_or("unknown", BreakerState::as_str)
     }
 
     /// How many more recipients the hands want.

@@ -12,6 +12,7 @@ use crate::domain::ids::{BootId, FanoutId};
 use crate::store::{Store, StoreError};
 
 use super::buffer::{Buffer, Taken};
+use super::metrics::LedgerMetrics;
 
 /// Longest time an outcome waits for others.
 const LINGER: Duration = Duration::from_millis(500);
@@ -30,6 +31,8 @@ pub struct Flusher {
     pub flushed: Box<dyn Fn(Flushed) + Send + Sync>,
     /// Told of fan-outs a chunk of which closed.
     pub complete: mpsc::UnboundedSender<FanoutId>,
+    /// Counts what passes.
+    pub metrics: LedgerMetrics,
 }
 
 impl Flusher {
@@ -56,6 +59,7 @@ impl Flusher {
     /// Whether a flush is due now.
     fn add(&self, buffer: &mut Buffer, out: Outbound) -> bool {
         let idle = out.idle;
+        out.outcomes.iter().for_each(|record| self.metrics.outcome(record.outcome));
         buffer.add(out);
         idle || buffer.ended() || buffer.outcomes() >= self.threshold
     }
@@ -64,9 +68,14 @@ impl Flusher {
     async fn write(&self, taken: Taken) {
         let mut backoff = FIRST_BACKOFF;
         loop {
+            let begun = Instant::now();
             match self.try_write(&taken).await {
-                Ok(acks) => return self.tell(taken.outcomes, acks),
+                Ok(acks) => {
+                    self.metrics.flushed(begun.elapsed());
+                    return self.tell(taken.outcomes, acks);
+                }
                 Err(error) => {
+                    self.metrics.flush_failed();
                     tracing::warn!(target: "fanfare::ledger", outcomes = taken.outcomes, %error, backoff_ms = backoff.as_millis(), "flush failed; it is tried again");
                 }
             }

@@ -4,4 +4,5 @@
 pub mod buffer;
 pub mod flush;
 pub mod line;
+pub mod metrics;
 pub mod settle;

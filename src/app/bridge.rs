@@ -1,0 +1,195 @@
+//! Owns the small adapters between rooms that must not know each other.
+//! Must never know: anything an adapter could decide.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Fits, OpsState, Parts};
+use crate::ceiling::Ceiling;
+use crate::domain::batch::Flushed;
+use crate::domain::catalogue::Catalogue;
+use crate::domain::event::{Event, FieldError};
+use crate::domain::ids::{BootId, FanoutId};
+use crate::domain::recipient::Platform;
+use crate::fanout::{Hands, Released, ToSender};
+use crate::fcm::message::Template;
+use crate::fcm::oauth::TokenState;
+use crate::metrics::{FloatGauge, Gauge, Metrics};
+use crate::store::Store;
+use crate::wire::CeilingAnswer;
+
+/// Everything readiness and metrics look at.
+#[derive(Clone)]
+pub struct Watched {
+    /// The ceiling.
+    pub ceiling: Ceiling,
+    /// The access token.
+    pub token: watch::Receiver<TokenState>,
+    /// The dispatcher's hands.
+    pub hands: Arc<Hands>,
+    /// Live instances.
+    pub live: watch::Receiver<u32>,
+    /// Why the last heartbeat failed.
+    pub trouble: watch::Receiver<Option<String>>,
+    /// Cancelled when draining begins.
+    pub draining: CancellationToken,
+}
+
+/// Tells the dispatcher what is on disk.
+pub fn acknowledge(to_sender: mpsc::UnboundedSender<ToSender>) -> Box<dyn Fn(Flushed) + Send + Sync> {
+    Box::new(move |flushed| {
+        let outcomes = flushed.outcomes;
+        if to_sender.send(ToSender::Flushed(flushed)).is_err() {
+            tracing::debug!(target: "fanfare::app", outcomes, "the sender thread has ended");
+        }
+    })
+}
+
+/// Tells the dispatcher and waiting polls that a fan-out is settled.
+pub fn announce(
+    to_sender: mpsc::UnboundedSender<ToSender>,
+    settled: broadcast::Sender<FanoutId>,
+) -> Box<dyn Fn(FanoutId) + Send + Sync> {
+    Box::new(move |id| {
+        // Nobody polls, or the sender thread has ended: both are fine.
+        let _ = settled.send(id);
+        let _ = to_sender.send(ToSender::Settled(id));
+    })
+}
+
+/// Hands chunks back to the store; what cannot be handed back is freed when the lease ends.
+pub async fn release(store: Arc<dyn Store>, boot: BootId, mut released: mpsc::UnboundedReceiver<Released>) {
+    while let Some(chunks) = released.recv().await {
+        let n = chunks.len();
+        if let Err(error) = store.release(boot, chunks, 0).await {
+            tracing::warn!(target: "fanfare::app", chunks = n, %error, "chunks could not be handed back; the end of the lease frees them");
+        }
+    }
+}
+
+/// Whether every variant of an event fits FCM's limit.
+pub fn fits(catalogue: Arc<Catalogue>) -> Arc<Fits> {
+    Arc::new(move |event: &Event| {
+        let Some(kind) = catalogue.get(&event.kind) else { return Ok(()) };
+        for locale in kind.texts.keys() {
+            let text = kind.render(locale, event);
+            for platform in Platform::ALL {
+                if let Err(error) = Template::new(event, kind, &text, *platform) {
+                    return Err(FieldError { field: "/data".to_owned(), problem: error.to_string() });
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `GET /v1/ceiling`.
+pub fn ceiling_answer(ceiling: Ceiling) -> Arc<dyn Fn() -> CeilingAnswer + Send + Sync> {
+    Arc::new(move || {
+        let s = ceiling.snapshot();
+        CeilingAnswer {
+            mode: s.mode.as_str().to_owned(),
+            rate: s.rate,
+            pace: s.pace,
+            share: s.share,
+            used_per_s: s.used_per_s,
+            waiting: s.waiting,
+            forfeited: s.forfeited,
+            paused_for_ms: millis(s.paused_for),
+            reason: s.reason,
+        }
+    })
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the operations listener tells.
+pub fn ops(mut metrics: Metrics, watched: Watched) -> OpsState {
+    let gauges = Gauges::register(&mut metrics);
+    let seen = watched.clone();
+    OpsState {
+        parts: Arc::new(move || parts(&watched)),
+        metrics: Arc::new(move || {
+            gauges.refresh(&seen);
+            metrics.render()
+        }),
+    }
+}
+
+fn parts(w: &Watched) -> Parts {
+    let database = match &*w.trouble.borrow() {
+        None => Ok(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
+        Some(error) => Err(error.clone()),
+    };
+    let token = match &*w.token.borrow() {
+        TokenState::Ready { generation, .. } => Ok(format!("access token {generation}")),
+        // An event can be accepted before the first token is there; a refused key needs a person.
+        TokenState::Waiting => Ok("access token is being asked for".to_owned()),
+        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Err(reason.clone()),
+    };
+    let s = w.ceiling.snapshot();
+    let ceiling = format!("{}, pace {}/s of {}/s {}", s.mode.as_str(), s.pace, s.rate, s.reason);
+    let draining = if w.draining.is_cancelled() { Err("draining".to_owned()) } else { Ok("taking events".to_owned()) };
+    let breaker = Ok(w.hands.breaker().to_owned());
+    vec![
+        ("database".to_owned(), database),
+        ("credentials".to_owned(), token),
+        ("ceiling".to_owned(), Ok(ceiling.trim_end().to_owned())),
+        ("breaker".to_owned(), breaker),
+        ("drain".to_owned(), draining),
+    ]
+}
+
+/// Gauges read at the time of the scrape.
+struct Gauges {
+    rate: FloatGauge,
+    pace: FloatGauge,
+    share: FloatGauge,
+    used: Gauge,
+    forfeited: Gauge,
+    waiting: Gauge,
+    paused: FloatGauge,
+    live: Gauge,
+    launchable: Gauge,
+    in_flight: Gauge,
+    breaker_open: Gauge,
+}
+
+impl Gauges {
+    fn register(m: &mut Metrics) -> Self {
+        Self {
+            rate: m.float_gauge("ceiling_rate_per_second", "Configured ceiling of the fleet."),
+            pace: m.float_gauge("ceiling_pace_per_second", "Pace of the fleet now."),
+            share: m.float_gauge("ceiling_share_per_second", "What this instance may use now."),
+            used: m.gauge("grants_used", "Grants used since start: HTTP requests to FCM."),
+            forfeited: m.gauge("grants_forfeited", "Grants forfeited since start: they came too late to use."),
+            waiting: m.gauge("grants_waiting", "Grants that could be used at once."),
+            paused: m.float_gauge("ceiling_paused_seconds", "Pause still to wait."),
+            live: m.gauge("live_instances", "Instances whose lease is running."),
+            launchable: m.gauge("launchable_recipients", "Recipients in hand that can be launched now."),
+            in_flight: m.gauge("attempts_in_flight", "HTTP requests to FCM without an answer yet."),
+            breaker_open: m.gauge("breaker_open", "1 while the breaker holds launches."),
+        }
+    }
+
+    fn refresh(&self, w: &Watched) {
+        let s = w.ceiling.snapshot();
+        let whole = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.rate.set(s.rate);
+        self.pace.set(s.pace);
+        self.share.set(s.share);
+        self.used.set(whole(s.used));
+        self.forfeited.set(whole(s.forfeited));
+        self.waiting.set(whole(s.waiting));
+        self.paused.set(s.paused_for.as_secs_f64());
+        self.live.set(i64::from(*w.live.borrow()));
+        self.launchable.set(whole(w.hands.launchable() as u64));
+        self.in_flight.set(whole(w.hands.in_flight() as u64));
+        self.breaker_open.set(i64::from(w.hands.breaker() != "closed"));
+    }
+}

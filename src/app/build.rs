@@ -1,0 +1,289 @@
+//! Owns building: every room from the configuration, channel by channel. Reads top to bottom as the way of a goal.
+//! Must never know: how the parts are run and drained.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use secrecy::ExposeSecret;
+use tokio::net::TcpListener;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::bridge::{self, Watched};
+use super::open::{open_catalogue, open_store, unavailable};
+use super::{App, BuildError, Workers};
+use crate::api::{self, Keys};
+use crate::ceiling::{self, Ceiling, GrantRun};
+use crate::clock::DbClock;
+use crate::config::{Config, Engine};
+use crate::domain::catalogue::Catalogue;
+use crate::domain::ids::BootId;
+use crate::door;
+use crate::fanout::claim::Claimer;
+use crate::fanout::dispatch::{Pacing, Wiring};
+use crate::fanout::flight::Slots;
+use crate::fanout::freeze::Freezer;
+use crate::fanout::lease::Lease;
+use crate::fanout::{Hands, ToSender, sender};
+use crate::fcm::connections::Settings as FcmSettings;
+use crate::fcm::credentials::ServiceAccount;
+use crate::fcm::http::TokenHttp;
+use crate::fcm::oauth::Tokens;
+use crate::ledger::flush::Flusher;
+use crate::ledger::metrics::LedgerMetrics;
+use crate::ledger::settle::Settler;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+/// Longest wait for TCP and TLS with FCM.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Freezes handed over in process; more are found by the freezer's own look into the database.
+const HANDOVER: usize = 1024;
+
+impl App {
+    /// Builds everything and binds both listeners. SQLite is migrated here; Postgres must be (`fanfare migrate`).
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub async fn build(config: Config) -> Result<Self, BuildError> {
+        let base = Base::open(&config).await?;
+        let (to_sender, inbox) = mpsc::unbounded_channel();
+        let (live, live_seen) = watch::channel(1);
+        let (trouble, trouble_seen) = watch::channel(None);
+        let clock = Arc::new(DbClock::from_wall());
+        let lease = Lease { boot: base.boot, clock: Arc::clone(&clock), sender: to_sender.clone(), live, trouble };
+        lease.beat(&base.store).await.map_err(unavailable)?;
+
+        let stop = CancellationToken::new();
+        let (ceiling, grants) = Ceiling::start(base.ceiling(&config), live_seen.clone(), stop.clone());
+        let tokens = base.tokens(&ceiling)?;
+        let hands = Arc::new(Hands::new(usize::try_from(config.fcm.slots).unwrap_or(usize::MAX)));
+        let watched = Watched {
+            ceiling: ceiling.clone(),
+            token: tokens.subscribe(),
+            hands: Arc::clone(&hands),
+            live: live_seen,
+            trouble: trouble_seen,
+            draining: CancellationToken::new(),
+        };
+        let mut metrics = Metrics::new();
+        let ledger = LedgerMetrics::register(&mut metrics);
+        let ops_state = bridge::ops(metrics, watched.clone());
+
+        let wires = Wires { to_sender, clock, tokens, watched };
+        let (workers, handover, settled) = base.workers(&config, wires.clone(), lease, ledger, (inbox, grants, stop))?;
+        let api = bind(config.api.listen, "api.listen").await?;
+        let ops = bind(config.ops.listen, "ops.listen").await?;
+        let addrs = (local(&api)?, local(&ops)?);
+        let state = api::State {
+            store: Arc::clone(&base.store),
+            fits: bridge::fits(Arc::clone(&base.catalogue)),
+            catalogue: Arc::clone(&base.catalogue),
+            ceiling: bridge::ceiling_answer(ceiling),
+            handover,
+            settled,
+            clock: wires.clock,
+            boot: base.boot,
+            keys: Arc::new(base.keys),
+            load: hands.load(),
+            draining: wires.watched.draining,
+            limits: api::Limits {
+                max_in_flight: config.api.max_in_flight,
+                requests_per_s_per_key: config.api.requests_per_s_per_key,
+                max_backlog: config.api.max_backlog,
+            },
+        };
+        let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
+        let grace = Duration::from_millis(config.drain.grace_ms);
+        Ok(Self { api, ops, addrs, limits, state, ops_state, store: base.store, boot: base.boot, workers, grace })
+    }
+}
+
+/// What ties the rooms together.
+#[derive(Clone)]
+struct Wires {
+    to_sender: mpsc::UnboundedSender<ToSender>,
+    clock: Arc<DbClock>,
+    tokens: Tokens,
+    watched: Watched,
+}
+
+type Ends = (mpsc::UnboundedReceiver<ToSender>, mpsc::Receiver<GrantRun>, CancellationToken);
+type Built = (Workers, mpsc::Sender<crate::store::FreezeJob>, broadcast::Sender<crate::domain::ids::FanoutId>);
+
+/// What must be there before anything can be wired.
+struct Base {
+    store: Arc<dyn Store>,
+    catalogue: Arc<Catalogue>,
+    keys: Keys,
+    account: ServiceAccount,
+    project: String,
+    ca_pem: Option<Vec<u8>>,
+    boot: BootId,
+}
+
+impl Base {
+    async fn open(config: &Config) -> Result<Self, BuildError> {
+        let bad = |what: String| BuildError::Config { what };
+        let catalogue = Arc::new(open_catalogue(config)?);
+        let keys = Keys::parse(config.api.keys.expose_secret()).map_err(|e| bad(format!("api.keys: {e}")))?;
+        let fcm = &config.fcm;
+        let account = ServiceAccount::load(fcm.credentials.expose_secret(), &fcm.credentials_file)
+            .map_err(|e| bad(e.to_string()))?;
+        let project = project(config, &account)?;
+        let ca_pem = ca_pem(config)?;
+        let store = open_store(config).await?;
+        if matches!(config.database.engine(), Some(Engine::Sqlite(_))) {
+            store.migrate().await.map_err(unavailable)?;
+        }
+        store.ready().await.map_err(unavailable)?;
+        Ok(Self { store, catalogue, keys, account, project, ca_pem, boot: BootId::fresh() })
+    }
+
+    fn ceiling(&self, config: &Config) -> ceiling::Settings {
+        let redis = &config.redis.url;
+        ceiling::Settings {
+            rate_per_s: config.ceiling.rate_per_s,
+            burst: config.ceiling.burst(),
+            redis_url: (!redis.expose_secret().is_empty()).then(|| redis.clone()),
+            project: self.project.clone(),
+            shared_database: self.store.engine() == "postgres",
+        }
+    }
+
+    /// Starts the access token's task; every request of it is charged to the ceiling.
+    fn tokens(&self, ceiling: &Ceiling) -> Result<Tokens, BuildError> {
+        let http = TokenHttp::new(self.ca_pem.as_deref(), CONNECT_TIMEOUT)
+            .map_err(|e| BuildError::Config { what: e.to_string() })?;
+        Ok(Tokens::start(self.account.clone(), http, ceiling.charger(), SystemTime::now))
+    }
+
+    fn workers(
+        &self,
+        config: &Config,
+        wires: Wires,
+        lease: Lease,
+        metrics: LedgerMetrics,
+        (inbox, grants, stop): Ends,
+    ) -> Result<Built, BuildError> {
+        let (outbound_tx, outbound) = mpsc::unbounded_channel();
+        let (released_tx, released) = mpsc::unbounded_channel();
+        let (complete_tx, complete) = mpsc::unbounded_channel();
+        let (handover, accepted) = mpsc::channel(HANDOVER);
+        let settled = broadcast::Sender::new(1024);
+        let wiring = Wiring {
+            inbox,
+            grants,
+            outbound: outbound_tx,
+            released: released_tx,
+            tokens: wires.tokens.clone(),
+            ceiling: wires.watched.ceiling.clone(),
+            clock: Arc::clone(&wires.clock),
+            catalogue: Arc::clone(&self.catalogue),
+            hands: Arc::clone(&wires.watched.hands),
+        };
+        let sender = sender::start(self.fcm_settings(config), pacing(config), wiring)
+            .map_err(|e| BuildError::Config { what: e.to_string() })?;
+        let workers = Workers {
+            claimer: Claimer {
+                store: Arc::clone(&self.store),
+                boot: self.boot,
+                hands: Arc::clone(&wires.watched.hands),
+                sender: wires.to_sender.clone(),
+                jobs: HashMap::new(),
+            },
+            freezer: Freezer {
+                store: Arc::clone(&self.store),
+                boot: self.boot,
+                catalogue: Arc::clone(&self.catalogue),
+                hands: wires.watched.hands,
+                sender: wires.to_sender.clone(),
+                frozen: complete_tx.clone(),
+                rate_per_s: config.ceiling.rate_per_s,
+            },
+            flusher: Flusher {
+                store: Arc::clone(&self.store),
+                boot: self.boot,
+                threshold: config.fcm.unflushed(),
+                flushed: bridge::acknowledge(wires.to_sender.clone()),
+                complete: complete_tx,
+                metrics,
+            },
+            settler: Settler {
+                store: Arc::clone(&self.store),
+                settled: bridge::announce(wires.to_sender.clone(), settled.clone()),
+            },
+            lease,
+            accepted,
+            outbound,
+            released,
+            complete,
+            sender,
+            to_sender: wires.to_sender,
+            ceiling: stop,
+        };
+        Ok((workers, handover, settled))
+    }
+
+    fn fcm_settings(&self, config: &Config) -> FcmSettings {
+        let fcm = &config.fcm;
+        FcmSettings {
+            endpoint: fcm.endpoint.clone(),
+            ca_pem: self.ca_pem.clone(),
+            project_id: self.project.clone(),
+            max_streams_total: fcm.slots + fcm.lent(),
+            streams_per_connection: fcm.streams_per_connection,
+            attempt_timeout: Duration::from_millis(fcm.attempt_timeout_ms),
+            connect_timeout: CONNECT_TIMEOUT,
+        }
+    }
+}
+
+fn pacing(config: &Config) -> Pacing {
+    let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+    let fcm = &config.fcm;
+    Pacing {
+        slots: Slots {
+            slots: size(fcm.slots),
+            lent: size(fcm.lent()),
+            stall_after: Duration::from_millis(fcm.stall_after_ms),
+        },
+        unflushed: size(fcm.unflushed()),
+        retry_delay: Duration::from_millis(fcm.retry_delay_ms),
+    }
+}
+
+/// The project id: the setting goes before the key file; which of them it was is logged.
+fn project(config: &Config, account: &ServiceAccount) -> Result<String, BuildError> {
+    let set = &config.fcm.project_id;
+    let (project_id, source) = match &account.project_id {
+        _ if !set.is_empty() => (set.clone(), "fcm.project_id"),
+        Some(id) => (id.clone(), "key file"),
+        None => {
+            let what = "no project id: the key has none; set fcm.project_id".to_owned();
+            return Err(BuildError::Config { what });
+        }
+    };
+    tracing::info!(target: "fanfare::app", project_id, source, "project");
+    Ok(project_id)
+}
+
+fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
+    let file = &config.fcm.ca_file;
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let what = |e: std::io::Error| BuildError::Config { what: format!("fcm.ca_file {}: {e}", file.display()) };
+    std::fs::read(file).map(Some).map_err(what)
+}
+
+async fn bind(addr: std::net::SocketAddr, key: &str) -> Result<TcpListener, BuildError> {
+    TcpListener::bind(addr).await.map_err(|e| BuildError::Unavailable {
+        what: format!("{key} {addr}: {e}; another process may use the port, choose another or 0 for a free one"),
+    })
+}
+
+fn local(listener: &TcpListener) -> Result<std::net::SocketAddr, BuildError> {
+    listener.local_addr().map_err(|e| BuildError::Unavailable { what: format!("no local address: {e}") })
+}

@@ -1,0 +1,234 @@
+//! Owns the composition: it builds every room from the configuration, runs them, and drains them in order.
+//! Must never know: what any room decides.
+//!
+//! The order of a drain: readiness goes red and waiting polls are answered; no new requests; no new claims or freezes;
+//! the sender thread lets what is in flight end and hands chunks back; outcomes are flushed; complete fan-outs are
+//! settled; the lease ends; the database closes.
+
+mod bridge;
+mod build;
+mod open;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use open::{open_catalogue, open_store};
+
+use crate::api;
+use crate::domain::batch::Outbound;
+use crate::domain::ids::{BootId, FanoutId};
+use crate::door;
+use crate::fanout::claim::Claimer;
+use crate::fanout::freeze::Freezer;
+use crate::fanout::lease::Lease;
+use crate::fanout::{Released, ToSender};
+use crate::ledger::flush::Flusher;
+use crate::ledger::settle::Settler;
+use crate::store::{FreezeJob, Store};
+
+/// Why the app was not built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A setting that only building shows to be wrong: exit 78.
+    #[error("bad configuration: {what}")]
+    Config {
+        /// Key, fault and fix.
+        what: String,
+    },
+    /// A dependency is not there: exit 69.
+    #[error("{what}")]
+    Unavailable {
+        /// What, and what to do.
+        what: String,
+    },
+}
+
+/// Why the app ended otherwise than by a clean drain.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The grace period ended first.
+    #[error("the drain did not finish within {0} ms (drain.grace_ms); what was in flight may be sent again")]
+    Grace(u128),
+    /// A part ended by itself.
+    #[error("{0} ended by itself")]
+    Part(&'static str),
+}
+
+/// Everything built, nothing running but the sender thread, which has nothing to send yet.
+pub struct App {
+    api: TcpListener,
+    ops: TcpListener,
+    addrs: (SocketAddr, SocketAddr),
+    limits: door::Limits,
+    state: api::State,
+    ops_state: api::OpsState,
+    store: Arc<dyn Store>,
+    boot: BootId,
+    workers: Workers,
+    grace: Duration,
+}
+
+/// What runs beside the API.
+struct Workers {
+    lease: Lease,
+    claimer: Claimer,
+    freezer: Freezer,
+    accepted: mpsc::Receiver<FreezeJob>,
+    flusher: Flusher,
+    outbound: mpsc::UnboundedReceiver<Outbound>,
+    released: mpsc::UnboundedReceiver<Released>,
+    settler: Settler,
+    complete: mpsc::UnboundedReceiver<FanoutId>,
+    sender: JoinHandle<()>,
+    to_sender: mpsc::UnboundedSender<ToSender>,
+    /// Ends the ceiling's feeder.
+    ceiling: CancellationToken,
+}
+
+impl App {
+    /// The API's address; the port is the real one when the configuration says 0.
+    #[must_use]
+    pub const fn api_addr(&self) -> SocketAddr {
+        self.addrs.0
+    }
+
+    /// The operations listener's address.
+    #[must_use]
+    pub const fn ops_addr(&self) -> SocketAddr {
+        self.addrs.1
+    }
+
+    /// Serves until `shutdown`, then drains.
+    ///
+    /// # Errors
+    /// [`RunError`] when a part ends by itself or the drain takes longer than `drain.grace_ms`.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
+        let grace = self.grace;
+        let draining = self.state.draining.clone();
+        let ops_stop = CancellationToken::new();
+        let ops = tokio::spawn(door::serve(self.ops, api::ops_router(self.ops_state), self.limits, ops_stop.clone()));
+        let api = tokio::spawn(door::serve(self.api, api::router(self.state), self.limits, draining.clone()));
+        let running = Running::start(self.workers, Arc::clone(&self.store));
+        let early = running.until(&shutdown).await;
+        draining.cancel();
+        let drain = running.drain(api, &self.store, self.boot);
+        let drained = tokio::time::timeout(grace, drain).await;
+        ops_stop.cancel();
+        log_end(ops.await, "operations listener");
+        match (early, drained) {
+            (Some(part), _) => Err(RunError::Part(part)),
+            (None, Err(_)) => Err(RunError::Grace(grace.as_millis())),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+}
+
+/// The workers as running tasks.
+struct Running {
+    /// Ends heartbeat, claims and freezes.
+    stop: CancellationToken,
+    /// Ends the heartbeat, which goes on until chunks are handed back.
+    stop_lease: CancellationToken,
+    takers: JoinSet<&'static str>,
+    lease: tokio::task::JoinHandle<()>,
+    flusher: tokio::task::JoinHandle<()>,
+    releaser: tokio::task::JoinHandle<()>,
+    settler: tokio::task::JoinHandle<()>,
+    sender: JoinHandle<()>,
+    to_sender: mpsc::UnboundedSender<ToSender>,
+    ceiling: CancellationToken,
+}
+
+impl Running {
+    fn start(w: Workers, store: Arc<dyn Store>) -> Self {
+        let (stop, stop_lease) = (CancellationToken::new(), CancellationToken::new());
+        let mut takers = JoinSet::new();
+        let (claimer, freezer, accepted) = (w.claimer, w.freezer, w.accepted);
+        let (claims, freezes) = (stop.clone(), stop.clone());
+        let boot = w.lease.boot;
+        takers.spawn(async move {
+            claimer.run(claims).await;
+            "claimer"
+        });
+        takers.spawn(async move {
+            freezer.run(accepted, freezes).await;
+            "freezer"
+        });
+        Self {
+            lease: tokio::spawn(w.lease.run(Arc::clone(&store), stop_lease.clone())),
+            flusher: tokio::spawn(w.flusher.run(w.outbound)),
+            releaser: tokio::spawn(bridge::release(store, boot, w.released)),
+            settler: tokio::spawn(w.settler.run(w.complete, stop.clone())),
+            sender: w.sender,
+            to_sender: w.to_sender,
+            ceiling: w.ceiling,
+            stop,
+            stop_lease,
+            takers,
+        }
+    }
+
+    /// Waits for the signal; names a part that ended before it.
+    async fn until(&self, shutdown: &CancellationToken) -> Option<&'static str> {
+        let mut look = tokio::time::interval(Duration::from_millis(500));
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return None,
+                _ = look.tick() => {}
+            }
+            let ended = [
+                (self.sender.is_finished(), "sender thread"),
+                (self.flusher.is_finished(), "flusher"),
+                (self.settler.is_finished(), "settler"),
+                (self.lease.is_finished(), "heartbeat"),
+            ];
+            if let Some((_, part)) = ended.into_iter().find(|(over, _)| *over) {
+                tracing::error!(target: "fanfare::app", part, "a part ended by itself; draining");
+                return Some(part);
+            }
+        }
+    }
+
+    async fn drain<T: Send + 'static>(
+        mut self,
+        api: tokio::task::JoinHandle<Result<T, door::Cut>>,
+        store: &Arc<dyn Store>,
+        boot: BootId,
+    ) {
+        tracing::info!(target: "fanfare::app", boot_id = %boot, "draining");
+        log_end(api.await, "API listener");
+        self.stop.cancel();
+        while self.takers.join_next().await.is_some() {}
+        let told = self.to_sender.send(ToSender::Drain).is_ok();
+        let sender = tokio::task::spawn_blocking(move || self.sender.join().is_ok()).await.unwrap_or(false);
+        // The sender dropped its ends of the channels: the flusher and the releaser write what is left and end.
+        let flushed = self.flusher.await.is_ok();
+        let released = self.releaser.await.is_ok();
+        drop(self.to_sender);
+        let settled = self.settler.await.is_ok();
+        self.stop_lease.cancel();
+        let lease = self.lease.await.is_ok();
+        self.ceiling.cancel();
+        if let Err(error) = store.leave(boot).await {
+            tracing::warn!(target: "fanfare::app", %error, "the lease could not be ended; it ends by itself");
+        }
+        store.close().await;
+        let clean = told && sender && flushed && released && settled && lease;
+        tracing::info!(target: "fanfare::app", boot_id = %boot, clean, "drained");
+    }
+}
+
+fn log_end<T>(end: Result<Result<T, door::Cut>, tokio::task::JoinError>, part: &'static str) {
+    match end {
+        Ok(Ok(_)) => {}
+        Ok(Err(cut)) => tracing::warn!(target: "fanfare::app", part, error = %cut, "requests were cut off"),
+        Err(error) => tracing::error!(target: "fanfare::app", part, %error, "ended badly"),
+    }
+}

@@ -1,0 +1,55 @@
+//! Owns the choice of database and catalogue from the configuration.
+//! Must never know: what they are used for.
+
+use std::sync::Arc;
+
+use super::BuildError;
+use crate::config::{Config, Engine};
+use crate::domain::catalogue::{BUILT_IN, Catalogue};
+use crate::store::postgres::PostgresStore;
+use crate::store::sqlite::SqliteStore;
+use crate::store::{Store, StoreError};
+
+/// Opens the configured database; the schema is neither made nor checked.
+///
+/// # Errors
+/// [`BuildError::Config`] for a URL that names none, [`BuildError::Unavailable`] when it cannot be opened.
+pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, BuildError> {
+    let database = &config.database;
+    match database.engine() {
+        Some(Engine::Postgres) => {
+            let store = PostgresStore::connect(&database.url, database.max_connections).await.map_err(unavailable)?;
+            Ok(Arc::new(store))
+        }
+        Some(Engine::Sqlite(path)) => Ok(Arc::new(SqliteStore::open(&path).await.map_err(unavailable)?)),
+        None => Err(BuildError::Config {
+            what: "database.url names no database; write postgres://HOST/NAME or sqlite:PATH".to_owned(),
+        }),
+    }
+}
+
+/// What a failing database says at start.
+pub(super) fn unavailable(error: StoreError) -> BuildError {
+    let fix = match &error {
+        StoreError::Schema(_) => "; run `fanfare migrate`",
+        _ => "; check database.url (DATABASE_URL) and that the server runs",
+    };
+    BuildError::Unavailable { what: format!("{error}{fix}") }
+}
+
+/// The catalogue: the configured file, or the built-in one.
+///
+/// # Errors
+/// [`BuildError::Config`] names file, line and fault.
+pub fn open_catalogue(config: &Config) -> Result<Catalogue, BuildError> {
+    let file = &config.types.file;
+    let (name, text) = if file.as_os_str().is_empty() {
+        ("the built-in catalogue".to_owned(), BUILT_IN.to_owned())
+    } else {
+        let text = std::fs::read_to_string(file).map_err(|error| BuildError::Config {
+            what: format!("types.file {}: {error}", file.display()),
+        })?;
+        (format!("types.file {}", file.display()), text)
+    };
+    Catalogue::parse(&text).map_err(|error| BuildError::Config { what: format!("{name}: {error}") })
+}
