@@ -1,13 +1,230 @@
-//! Placeholder: another branch holds this command.
+//! Owns the `emulator` command: options, what it prints, when it ends.
+//! Must never know: how the emulator works.
 
-/// Arguments.
-#[derive(Debug, clap::Args)]
-pub struct EmulatorArgs {}
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
-/// Fails.
+use clap::Args;
+
+use crate::emulator::{Control, Emulator, Settings, answers};
+
+/// Runs a stand-in for FCM, to point a sender at: TLS or plain HTTP/2, OAuth, quota, latency, faults by token.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = after_help())]
+pub struct EmulatorArgs {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:8790", value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Name or address clients reach it by, for certificate and token_uri [default: that of --listen]
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    /// TLS with a certificate made at start, instead of plain HTTP
+    #[arg(long)]
+    pub tls: bool,
+    /// Where to write the authority clients have to trust (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub ca_out: Option<PathBuf>,
+    /// Where to write a service-account key for this emulator (JSON, readable by you only)
+    #[arg(long, value_name = "FILE")]
+    pub write_key: Option<PathBuf>,
+    /// The one project that exists
+    #[arg(long, default_value = "demo-project", value_name = "ID")]
+    pub project: String,
+    /// Latency of every answer, milliseconds
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    pub latency_ms: u64,
+    /// Up to this much more, milliseconds
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    pub jitter_ms: u64,
+    /// Concurrent streams per HTTP/2 connection
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_streams: u32,
+    /// Sends per second before it answers 429; 0 = no quota
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub quota_per_s: u32,
+    /// Sends per minute before it answers 429; 0 = no quota
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub quota_per_minute: u32,
+    /// Lifetime of access tokens, seconds
+    #[arg(long, default_value_t = 3600, value_name = "S")]
+    pub token_lifetime_s: u64,
+    /// Takes sends without a bearer token too
+    #[arg(long)]
+    pub no_auth: bool,
+    /// Also appends every request to this file, NDJSON
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+}
+
+/// Runs until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// Always.
-pub async fn run(_: EmulatorArgs) -> Result<(), super::Failure> {
-    Err(super::Failure::Runtime("not in this branch".to_owned()))
+/// One line for people, when it cannot start or cannot write a file it was asked for.
+pub async fn run(args: EmulatorArgs) -> Result<(), String> {
+    run_until(args, signalled()).await
+}
+
+async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Result<()>>) -> Result<(), String> {
+    let emulator = Emulator::start(settings(&args)).map_err(|fault| fault.to_string())?;
+    if let (Some(path), Some(pem)) = (&args.ca_out, emulator.ca_pem()) {
+        std::fs::write(path, pem).map_err(|fault| unwritten(path, &fault))?;
+    }
+    if let Some(path) = &args.write_key {
+        write_private(path, &emulator.key_json()).map_err(|fault| unwritten(path, &fault))?;
+    }
+    print!("{}", welcome(&emulator, &args));
+    stop.await.map_err(|fault| format!("cannot wait for signals: {fault}"))?;
+    let stats = emulator.stats();
+    emulator.stop().await;
+    println!(
+        "stopped: {} requests, {} accepted, {} duplicates",
+        stats.requests, stats.accepted, stats.duplicates_accepted
+    );
+    Ok(())
+}
+
+fn settings(args: &EmulatorArgs) -> Settings {
+    Settings {
+        listen: args.listen,
+        host: args.host.clone(),
+        tls: args.tls,
+        project: args.project.clone(),
+        max_streams: args.max_streams,
+        log_file: args.log.clone(),
+        control: Control {
+            latency_ms: Some(args.latency_ms),
+            jitter_ms: Some(args.jitter_ms),
+            quota_per_s: Some(args.quota_per_s),
+            quota_per_minute: Some(args.quota_per_minute),
+            check_auth: Some(!args.no_auth),
+            token_lifetime_s: Some(args.token_lifetime_s),
+            ..Control::default()
+        },
+    }
+}
+
+/// What to do now, with commands that work as they stand once the files are where they say.
+fn welcome(emulator: &Emulator, args: &EmulatorArgs) -> String {
+    let endpoint = emulator.endpoint();
+    let key = args.write_key.as_deref().unwrap_or(Path::new("key.json")).display().to_string();
+    let ca = args.ca_out.as_deref().unwrap_or(Path::new("ca.pem")).display().to_string();
+    let trust = if args.tls { "-k " } else { "" };
+    let mut text = format!("FCM emulator for project `{}` on {endpoint}\n\n", emulator.project());
+    // Writing to a string cannot fail.
+    if args.write_key.is_none() {
+        let _ = writeln!(text, "get its key:   curl -s {trust}{endpoint}/emulator/key.json -o {key}");
+    }
+    if args.tls && args.ca_out.is_none() {
+        let _ = writeln!(text, "and authority: curl -s {trust}{endpoint}/emulator/ca.pem -o {ca}");
+    }
+    let _ = writeln!(text, "point a service at it:");
+    let _ = writeln!(text, "  export GOOGLE_APPLICATION_CREDENTIALS={key} FANFARE__FCM__ENDPOINT={endpoint}");
+    if args.tls {
+        let _ = writeln!(text, "  export FANFARE__FCM__CA_FILE={ca}");
+    }
+    let _ = writeln!(text, "see what came: curl -s {trust}{endpoint}/emulator/stats");
+    let _ = writeln!(text, "               curl -s {trust}{endpoint}/emulator/log");
+    let _ = writeln!(
+        text,
+        "break it:      curl -s {trust}{endpoint}/emulator/control -d '{{\"rules\":[{{\"prefix\":\"\",\"answer\":\"unavailable\"}}]}}'"
+    );
+    let _ = writeln!(
+        text,
+        "\nFaults by device token: `dead-1`, `quota-3-1`, `flakyhang-1` ... (--help lists them). Ctrl-C ends it."
+    );
+    text
+}
+
+fn after_help() -> String {
+    let mut text = String::from(
+        "A device token that starts with NAME- gets the answer NAME, flakyNAME- for the first attempt only;\n\
+         any other token gets `ok`. 429-, 500-, 503- are quota-, internal-, unavailable-.\n\n",
+    );
+    for (name, about) in answers() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:<22} {about}", format!("{name}-"));
+    }
+    text
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    let mut open = std::fs::OpenOptions::new();
+    open.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+}
+
+fn unwritten(path: &Path, fault: &std::io::Error) -> String {
+    format!("cannot write {}: {fault}", path.display())
+}
+
+async fn signalled() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: EmulatorArgs,
+    }
+
+    fn parse(line: &[&str]) -> Result<EmulatorArgs, clap::Error> {
+        Line::try_parse_from([&["emulator"], line].concat()).map(|line| line.args)
+    }
+
+    #[test]
+    fn the_long_help_names_every_answer() {
+        let help = Line::command().after_long_help(after_help()).render_long_help().to_string();
+        for (name, about) in answers() {
+            assert!(help.contains(&format!("  {name}-")) && help.contains(about), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_as_usage() {
+        assert!(parse(&["--ca-out", "ca.pem"]).is_err(), "an authority without TLS");
+        assert!(parse(&["--max-streams", "0"]).is_err(), "no streams at all");
+        assert!(parse(&["--listen", "somewhere"]).is_err());
+    }
+
+    #[tokio::test]
+    async fn it_writes_its_files_serves_and_ends_when_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (key, ca) = (dir.path().join("key.json"), dir.path().join("ca.pem"));
+        let paths = [key.to_str().unwrap(), ca.to_str().unwrap()];
+        let line = ["--listen", "127.0.0.1:0", "--tls", "--write-key", paths[0], "--ca-out", paths[1]];
+        let served = async {
+            let key: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&key)?)?;
+            let authority = reqwest::Certificate::from_pem(&std::fs::read(&ca)?).map_err(std::io::Error::other)?;
+            let client = reqwest::Client::builder().tls_certs_only([authority]).build().unwrap();
+            let health = key["token_uri"].as_str().unwrap().replace("/token", "/emulator/healthz");
+            let answer = client.get(health).send().await.map_err(std::io::Error::other)?;
+            assert_eq!(answer.status(), 200);
+            Ok(())
+        };
+        run_until(parse(&line).unwrap(), served).await.unwrap();
+        assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_one_line_that_names_it() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = taken.local_addr().unwrap().to_string();
+        let fault = run_until(parse(&["--listen", &addr]).unwrap(), async { Ok(()) }).await.unwrap_err();
+        assert!(fault.contains(&addr) && fault.lines().count() == 1, "{fault}");
+    }
 }
