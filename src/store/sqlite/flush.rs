@@ -11,16 +11,17 @@ use sqlx::{FromRow, SqliteConnection, query, query_as};
 use super::fault::Answer;
 use super::rows::{boot_bytes, count, now_ms, to_json};
 use super::sql;
-use crate::domain::batch::{ChunkAck, ChunkFlush, FlushBatch, OutcomeRecord, RestOutcome};
+use crate::domain::batch::{ChunkAck, ChunkFlush, FailureRecord, FlushBatch, OutcomeRecord, RestOutcome};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::{BootId, ChunkRef, FanoutId};
-use crate::domain::outcome::Cause;
 use crate::domain::tally::PartCounters;
+use crate::store::StoreError;
 
 const OWNED: i64 = 1;
 const CLOSED: i64 = 2;
 
-/// A chunk's bits as stored, then merged.
+/// A chunk's bits.
+#[derive(Clone, PartialEq)]
 struct Bits {
     n: usize,
     state: i64,
@@ -40,52 +41,65 @@ struct BitsRow {
     maybe: Vec<u8>,
 }
 
-/// Writes facts. A chunk that is not there any more is left out of the answer.
+/// Writes facts. A chunk that is not there any more is answered as nobody's.
 pub(super) async fn flush(conn: &mut SqliteConnection, batch: FlushBatch) -> Answer<Vec<ChunkAck>> {
     let mut acks = Vec::with_capacity(batch.chunks.len());
     let mut merged = HashMap::with_capacity(batch.chunks.len());
     for chunk in &batch.chunks {
-        if let Some((bits, ack)) = flush_chunk(conn, chunk).await? {
-            merged.insert(chunk.chunk, bits);
-            acks.push(ack);
-        }
+        let bits = flush_chunk(conn, chunk).await?;
+        acks.push(ack(chunk, bits.as_ref()));
+        merged.insert(chunk.chunk, bits);
     }
     let at_ms = now_ms();
     for record in &batch.failures {
-        if !merged.contains_key(&record.chunk)
-            && let Some(bits) = read_bits(conn, record.chunk).await?
-        {
-            merged.insert(record.chunk, bits);
-        }
+        let Some(bits) = merged.get(&record.chunk) else {
+            let text = "flush: a failure of a chunk that is not in the batch".to_owned();
+            return Err(StoreError::Statement(text).into());
+        };
         let ordinal = usize::from(record.ordinal);
-        let failed = merged.get(&record.chunk).is_some_and(|bits| bits.done.get(ordinal) && !bits.ok.get(ordinal));
-        if failed {
-            add_failure(conn, record, at_ms).await?;
+        if let (Some(bits), Some(failure)) = (bits, &record.failure)
+            && bits.done.get(ordinal)
+            && !bits.ok.get(ordinal)
+        {
+            add_failure(conn, record, failure, at_ms).await?;
         }
     }
     Ok(acks)
 }
 
-async fn flush_chunk(conn: &mut SqliteConnection, flush: &ChunkFlush) -> Answer<Option<(Bits, ChunkAck)>> {
-    let Some(mut bits) = read_bits(conn, flush.chunk).await? else { return Ok(None) };
-    let before = (bits.done.clone(), bits.ok.clone(), bits.maybe.clone());
+fn ack(flush: &ChunkFlush, bits: Option<&Bits>) -> ChunkAck {
+    match bits {
+        Some(bits) => ChunkAck {
+            chunk: flush.chunk,
+            // Owned now, or closed while it was the writer's.
+            owned: bits.epoch == flush.epoch && matches!(bits.state, OWNED | CLOSED),
+            closed: bits.state == CLOSED,
+            done: bits.done.clone(),
+        },
+        None => ChunkAck { chunk: flush.chunk, owned: false, closed: false, done: flush.done.clone() },
+    }
+}
+
+/// Merges the bits of one chunk and closes it when none is left; its state after that.
+async fn flush_chunk(conn: &mut SqliteConnection, flush: &ChunkFlush) -> Answer<Option<Bits>> {
+    let Some(was) = read_bits(conn, flush.chunk).await? else { return Ok(None) };
+    let mut bits = was.clone();
     bits.done.union(&flush.done)?;
+    bits.done.union(&flush.ok)?;
     bits.ok.union(&flush.ok)?;
     bits.maybe.union(&flush.maybe)?;
-    if (&bits.done, &bits.ok, &bits.maybe) != (&before.0, &before.1, &before.2) {
+    if bits != was {
         write_bits(conn, flush.chunk, &bits).await?;
-        drop_contradicted(conn, flush.chunk, &bits.ok, (&before.0, &before.1)).await?;
+        drop_contradicted(conn, flush.chunk, &was, &bits).await?;
     }
-    let owned = bits.state == OWNED && bits.epoch == flush.epoch;
     let full = bits.done.count() == bits.n;
-    let rest = flush.rest.filter(|_| owned && !full);
+    let owner = bits.state == OWNED && bits.epoch == flush.epoch;
+    let rest = flush.rest.filter(|_| owner && !full);
     if bits.state != CLOSED && (full || rest.is_some()) {
         close(conn, flush.chunk, rest).await?;
         bits.state = CLOSED;
     }
-    let closed = bits.state == CLOSED;
-    let ack = ChunkAck { chunk: flush.chunk, owned: owned && !closed, closed, done: bits.done.clone() };
-    Ok(Some((bits, ack)))
+    Ok(Some(bits))
 }
 
 async fn read_bits(conn: &mut SqliteConnection, chunk: ChunkRef) -> Answer<Option<Bits>> {
@@ -116,13 +130,9 @@ async fn write_bits(conn: &mut SqliteConnection, chunk: ChunkRef, bits: &Bits) -
 }
 
 /// `ok` wins: a recipient that one owner saw fail and another saw delivered loses its failure row.
-async fn drop_contradicted(
-    conn: &mut SqliteConnection,
-    chunk: ChunkRef,
-    ok: &Bitmap,
-    (was_done, was_ok): (&Bitmap, &Bitmap),
-) -> Answer<()> {
-    for ordinal in (0..ok.len()).filter(|i| ok.get(*i) && was_done.get(*i) && !was_ok.get(*i)) {
+async fn drop_contradicted(conn: &mut SqliteConnection, chunk: ChunkRef, was: &Bits, now: &Bits) -> Answer<()> {
+    let failed = |i: &usize| was.done.get(*i) && !was.ok.get(*i);
+    for ordinal in (0..now.n).filter(failed).filter(|i| now.ok.get(*i)) {
         let ordinal = i64::try_from(ordinal).unwrap_or(i64::MAX);
         query(sql::DROP_FAILURE).bind(chunk.fanout.0).bind(chunk.no).bind(ordinal).execute(&mut *conn).await?;
     }
@@ -140,21 +150,25 @@ async fn close(conn: &mut SqliteConnection, chunk: ChunkRef, rest: Option<RestOu
     Ok(())
 }
 
-async fn add_failure(conn: &mut SqliteConnection, record: &OutcomeRecord, at_ms: i64) -> Answer<()> {
-    let failure = record.failure.as_ref();
+async fn add_failure(
+    conn: &mut SqliteConnection,
+    record: &OutcomeRecord,
+    failure: &FailureRecord,
+    at_ms: i64,
+) -> Answer<()> {
     query(sql::ADD_FAILURE)
         .bind(record.chunk.fanout.0)
         .bind(record.chunk.no)
         .bind(record.ordinal)
         .bind(record.key.0)
         .bind(record.outcome.code())
-        .bind(failure.map_or(Cause::None, |f| f.cause).code())
-        .bind(failure.map_or(0, |f| f.status))
-        .bind(failure.map_or("", |f| f.text.as_str()))
-        .bind(failure.map_or(0, |f| f.attempts))
+        .bind(failure.cause.code())
+        .bind(failure.status)
+        .bind(&failure.text)
+        .bind(failure.attempts)
         .bind(record.outcome.retryable())
-        .bind(failure.map_or("", |f| f.variant.as_str()))
-        .bind(failure.map_or(0, |f| f.device_version))
+        .bind(&failure.variant)
+        .bind(failure.device_version)
         .bind(at_ms)
         .execute(conn)
         .await?;

@@ -19,6 +19,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -68,6 +70,12 @@ impl SqliteStore {
             read.await.map_err(|fault: Fault| fault.0)
         })
         .await
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("written", &self.write_counts()).finish_non_exhaustive()
     }
 }
 

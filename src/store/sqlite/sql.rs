@@ -95,7 +95,8 @@ statements! {
         deadline_ms, recipients, interrupted, settled_ms, settled FROM fanout WHERE id = ?1";
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR state = ?2) ORDER BY id DESC LIMIT ?3";
     OPEN_CHUNK_LEFT = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state <> 2)";
-    JUDGE_DEVICES = "UPDATE device SET state = CASE f.outcome WHEN 2 THEN 1 ELSE 2 END, state_ms = ?2 FROM failure f
+    JUDGE_DEVICES = "UPDATE device SET state = CASE f.outcome WHEN 2 THEN 1 ELSE 2 END, state_ms = ?2,
+        version = version + 1 FROM failure f
         WHERE f.fanout_id = ?1 AND f.outcome IN (2, 3, 4) AND device.device_key = f.device_key
         AND device.version = f.device_version AND device.state = 0";
     SILENCE_JUDGED = "UPDATE follow SET kinds = 0 WHERE device_key IN (SELECT f.device_key FROM failure f
@@ -120,6 +121,8 @@ statements! {
     SET_DEVICE = "UPDATE device SET user_id = ?2, token = ?3, fid = ?4, platform = ?5, locale = ?6,
         registered_ms = ?7, version = version + ?8, state_ms = CASE WHEN state = 0 THEN state_ms ELSE ?7 END, state = 0
         WHERE device_key = ?1";
+    // An address nobody else can have, while the devices of an import change places.
+    PARK_ADDRESS = "UPDATE device SET token = NULL, fid = 'moving ' || device_key WHERE device_key = ?1";
     DROP_DEVICE = "DELETE FROM device WHERE device_key = ?1";
     DROP_FOLLOWS = "DELETE FROM follow WHERE device_key = ?1";
     FOLLOWS = "SELECT subject, wanted FROM follow WHERE device_key = ?1 ORDER BY subject";

@@ -146,11 +146,9 @@ impl ChunkCounts {
         facts.frozen += n as u64;
         facts.delivered += ok as u64;
         facts.failed += failed as u64;
-        match self.rest_outcome {
-            Some(outcome) if self.state == CLOSED => {
-                facts.rest.push((code(outcome, Outcome::from_code)?, (n - done) as u64));
-            }
-            _ => {}
+        if self.state == CLOSED && done < n {
+            let rest = self.rest_outcome.ok_or_else(|| corrupt("the rest of a closed chunk has no outcome"))?;
+            facts.rest.push((code(rest, Outcome::from_code)?, (n - done) as u64));
         }
         Ok(())
     }

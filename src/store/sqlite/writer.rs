@@ -16,7 +16,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
-use super::fault::Answer;
+use super::fault::{Answer, Fault};
 use crate::store::StoreError;
 
 /// Jobs waiting for the writer; callers beyond it wait to hand theirs over.
@@ -83,11 +83,25 @@ impl Writer {
         }
     }
 
+    /// Jobs handed over that the writer has not taken yet.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.inbox.max_capacity() - self.inbox.capacity()
+    }
+
     pub(super) fn counts(&self) -> WriteCounts {
         WriteCounts {
             jobs: self.counts.jobs.load(Ordering::Relaxed),
             commits: self.counts.commits.load(Ordering::Relaxed),
         }
+    }
+}
+
+/// No job is to blame when the transaction around them fails, so each may be tried again.
+fn whole_transaction(fault: Fault) -> StoreError {
+    match fault.0 {
+        StoreError::Statement(text) => StoreError::Unavailable(text),
+        other => other,
     }
 }
 
@@ -187,7 +201,7 @@ impl Task {
     }
 
     async fn commit(&mut self, mut batch: Vec<Box<dyn Job>>) {
-        let ended = self.transact(&mut batch).await.map_err(|fault| fault.0);
+        let ended = self.transact(&mut batch).await.map_err(whole_transaction);
         if let Err(error) = &ended {
             tracing::warn!(target: "fanfare::store", jobs = batch.len(), %error, "sqlite transaction failed");
             self.disconnect().await;
