@@ -1,1 +1,194 @@
-//! sqlite
+//! Owns the store on SQLite: one file, one process, one connection that writes and a few that read.
+//! Must never know: HTTP, sending, or why a row is written.
+
+mod accept;
+mod claim;
+mod device;
+mod fault;
+mod flush;
+mod freeze;
+mod import;
+mod lease;
+mod open;
+mod rows;
+mod settle;
+mod sql;
+mod view;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::{SqliteConnection, SqlitePool};
+
+use super::detached::detached;
+use super::{
+    Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
+    Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError, Swept,
+};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, FanoutId};
+use crate::domain::recipient::{Device, Follows};
+use crate::domain::tally::PartCounters;
+use fault::{Answer, Fault};
+pub use sql::STATEMENTS;
+pub use writer::WriteCounts;
+use writer::Writer;
+
+/// The store in one SQLite file, open in one process at a time.
+pub struct SqliteStore {
+    writer: Writer,
+    readers: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Work of the writer since it was opened.
+    #[must_use]
+    pub fn write_counts(&self) -> WriteCounts {
+        self.writer.counts()
+    }
+
+    /// Runs a read in one snapshot of the database.
+    async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
+        let readers = self.readers.clone();
+        detached(async move {
+            let read = async {
+                let mut snapshot = readers.begin().await?;
+                let answer = work(&mut snapshot).await;
+                snapshot.rollback().await?;
+                answer
+            };
+            read.await.map_err(|fault: Fault| fault.0)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("written", &self.write_counts()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn engine(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn migrate(&self) -> Result<u32, StoreError> {
+        self.writer.run(1, |c| open::migrate(c).boxed()).await
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        self.read(|c| open::check(c).boxed()).await
+    }
+
+    async fn now_ms(&self) -> Result<i64, StoreError> {
+        Ok(rows::now_ms())
+    }
+
+    async fn heartbeat(&self, boot: BootId, lease_ms: i64) -> Result<Heartbeat, StoreError> {
+        self.writer.run(8, move |c| lease::heartbeat(c, boot, lease_ms).boxed()).await
+    }
+
+    async fn leave(&self, boot: BootId) -> Result<(), StoreError> {
+        self.writer.run(8, move |c| lease::leave(c, boot).boxed()).await
+    }
+
+    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
+        self.writer.run(2, move |c| accept::accept(c, boot, new).boxed()).await
+    }
+
+    async fn take_freezes(&self, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, StoreError> {
+        self.writer.run(limit as usize, move |c| accept::take_freezes(c, boot, limit).boxed()).await
+    }
+
+    async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError> {
+        self.read(move |c| freeze::follower_page(c, page).boxed()).await
+    }
+
+    async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
+        // A row of keys spans a page of its own.
+        self.writer.run(4 * step.chunks.len(), move |c| freeze::freeze_step(c, step).boxed()).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
+        self.writer.run(request.want as usize, move |c| claim::claim(c, request).boxed()).await
+    }
+
+    async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError> {
+        self.writer.run(chunks.len(), move |c| claim::release(c, boot, chunks, not_before_ms).boxed()).await
+    }
+
+    async fn job(&self, id: FanoutId) -> Result<Option<FanoutJob>, StoreError> {
+        self.read(move |c| accept::job(c, id).boxed()).await
+    }
+
+    async fn flush(&self, batch: FlushBatch) -> Result<Vec<ChunkAck>, StoreError> {
+        let rows = batch.chunks.len() + batch.failures.len();
+        self.writer.run(rows, move |c| flush::flush(c, batch).boxed()).await
+    }
+
+    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError> {
+        self.writer.run(parts.len(), move |c| flush::put_parts(c, boot, parts).boxed()).await
+    }
+
+    async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {
+        self.writer.run(100, move |c| settle::settle(c, id).boxed()).await
+    }
+
+    async fn mark_reported(&self, id: FanoutId) -> Result<(), StoreError> {
+        self.writer.run(1, move |c| settle::mark_reported(c, id).boxed()).await
+    }
+
+    async fn sweep(&self, older_than_ms: i64) -> Result<Swept, StoreError> {
+        self.read(move |c| settle::sweep(c, older_than_ms).boxed()).await
+    }
+
+    async fn fanout(&self, id: FanoutId) -> Result<Option<FanoutView>, StoreError> {
+        self.read(move |c| view::fanout(c, id).boxed()).await
+    }
+
+    async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError> {
+        self.read(move |c| view::fanouts(c, query).boxed()).await
+    }
+
+    async fn backlog(&self) -> Result<u64, StoreError> {
+        self.read(|c| settle::backlog(c).boxed()).await
+    }
+
+    async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {
+        self.writer.run(2, move |c| device::put_device(c, device).boxed()).await
+    }
+
+    async fn device(&self, id: DeviceId) -> Result<Option<DeviceView>, StoreError> {
+        self.read(move |c| device::device(c, id).boxed()).await
+    }
+
+    async fn delete_device(&self, id: DeviceId) -> Result<bool, StoreError> {
+        self.writer.run(8, move |c| device::delete_device(c, id).boxed()).await
+    }
+
+    async fn put_follows(&self, id: DeviceId, follows: Follows) -> Result<bool, StoreError> {
+        self.writer.run(follows.subjects.len() + 1, move |c| device::put_follows(c, id, follows).boxed()).await
+    }
+
+    async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError> {
+        self.writer.run(rows.len(), move |c| import::import(c, rows).boxed()).await
+    }
+
+    async fn close(&self) {
+        self.writer.close().await;
+        self.readers.close().await;
+    }
+}

@@ -1,0 +1,89 @@
+//! Owns accepting an event and giving out its freeze.
+//! Must never know: how followers are read or chunks written.
+
+use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
+
+use super::fault::{Answer, corrupt};
+use super::rows::{boot_bytes, code, from_json, now_ms, to_json};
+use super::sql;
+use crate::domain::batch::{Class, FanoutJob};
+use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::{Accepted, FreezeJob, NewFanout};
+
+/// Commits an event and its fan-out, or says which fan-out it is already.
+pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFanout) -> Answer<Accepted> {
+    let seen: Option<(Vec<u8>, i64)> =
+        query_as(sql::EVENT_SEEN).bind(new.event.id.as_str()).fetch_optional(&mut *conn).await?;
+    if let Some((hash, fanout)) = seen {
+        let same = hash == new.content_hash;
+        return Ok(if same { Accepted::Repeat(FanoutId(fanout)) } else { Accepted::Conflict(FanoutId(fanout)) });
+    }
+    let accepted_ms = now_ms();
+    let id = add(conn, boot, &new, accepted_ms).await?;
+    let job =
+        FanoutJob { id: FanoutId(id), event: new.event, class: new.class, accepted_ms, deadline_ms: new.deadline_ms };
+    Ok(Accepted::New(FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0 }))
+}
+
+async fn add(conn: &mut SqliteConnection, boot: BootId, new: &NewFanout, accepted_ms: i64) -> Answer<i64> {
+    let event = &new.event;
+    let body = to_json(event)?;
+    let id: i64 = query_scalar(sql::ADD_FANOUT)
+        .bind(event.id.as_str())
+        .bind(&event.kind)
+        .bind(event.match_id.as_str())
+        .bind(new.class.code())
+        .bind(event.occurred_ms)
+        .bind(accepted_ms)
+        .bind(new.deadline_ms)
+        .bind(boot_bytes(boot))
+        .fetch_one(&mut *conn)
+        .await?;
+    query(sql::ADD_EVENT)
+        .bind(event.id.as_str())
+        .bind(new.content_hash.as_slice())
+        .bind(id)
+        .bind(body)
+        .bind(accepted_ms)
+        .execute(conn)
+        .await?;
+    Ok(id)
+}
+
+#[derive(FromRow)]
+struct JobRow {
+    id: i64,
+    class: i64,
+    accepted_ms: i64,
+    deadline_ms: i64,
+    body: String,
+}
+
+/// What the sender must know of a fan-out.
+pub(super) async fn job(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Option<FanoutJob>> {
+    let row: Option<JobRow> = query_as(sql::JOB).bind(id.0).fetch_optional(conn).await?;
+    row.map(|row| {
+        Ok(FanoutJob {
+            id: FanoutId(row.id),
+            event: from_json("event", &row.body)?,
+            class: code(row.class, Class::from_code)?,
+            accepted_ms: row.accepted_ms,
+            deadline_ms: row.deadline_ms,
+        })
+    })
+    .transpose()
+}
+
+/// Leases freezes nobody alive owns to `boot`, the most urgent first.
+pub(super) async fn take_freezes(conn: &mut SqliteConnection, boot: BootId, limit: u32) -> Answer<Vec<FreezeJob>> {
+    let lost: Vec<i64> = query_scalar(sql::LOST_FREEZES).bind(now_ms()).bind(limit).fetch_all(&mut *conn).await?;
+    let mut taken = Vec::with_capacity(lost.len());
+    for id in lost {
+        let (epoch, cursor, next_chunk): (i32, i64, i32) =
+            query_as(sql::TAKE_FREEZE).bind(id).bind(boot_bytes(boot)).fetch_one(&mut *conn).await?;
+        let job = job(conn, FanoutId(id)).await?;
+        let job = job.ok_or_else(|| corrupt(format!("fan-out {id} has no event")))?;
+        taken.push(FreezeJob { job, epoch, cursor: DeviceKey(cursor), next_chunk });
+    }
+    Ok(taken)
+}

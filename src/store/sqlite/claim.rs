@@ -1,0 +1,114 @@
+//! Owns taking open chunks and handing them back.
+//! Must never know: who sends them, or when.
+
+use std::collections::HashMap;
+
+use sqlx::{FromRow, SqliteConnection, query, query_as};
+
+use super::fault::Answer;
+use super::rows::{RecipientRow, boot_bytes, code, count, keys_from_bytes, keys_to_json, now_ms};
+use super::sql;
+use crate::domain::batch::{ClaimedChunk, Class};
+use crate::domain::bitmap::Bitmap;
+use crate::domain::ids::{BootId, ChunkRef, DeviceKey, FanoutId};
+use crate::domain::recipient::Recipient;
+use crate::store::{ClaimRequest, FreezeStep};
+
+#[derive(FromRow)]
+struct ChunkRow {
+    fanout_id: i64,
+    chunk_no: i32,
+    n: i64,
+    class: i64,
+    rank: i64,
+    epoch: i32,
+    done: Vec<u8>,
+    maybe: Vec<u8>,
+    unclean: bool,
+    keys: Vec<u8>,
+}
+
+/// Takes open chunks in order of (class, rank).
+pub(super) async fn claim(conn: &mut SqliteConnection, request: ClaimRequest) -> Answer<Vec<ClaimedChunk>> {
+    let below = request.more_urgent_than.map_or(i16::MAX, Class::code);
+    let open: Vec<ChunkRow> =
+        query_as(sql::OPEN_CHUNKS).bind(below).bind(now_ms()).bind(request.want).fetch_all(&mut *conn).await?;
+    let owner = boot_bytes(request.boot);
+    let mut claimed = Vec::with_capacity(open.len());
+    for mut row in open {
+        query(sql::CLAIM).bind(row.fanout_id).bind(row.chunk_no).bind(&owner).execute(&mut *conn).await?;
+        row.epoch += 1;
+        claimed.push(hand_out(conn, row).await?);
+    }
+    Ok(claimed)
+}
+
+/// Chunks up to `end` that a freeze step created owned, and that are so still.
+pub(super) async fn of_a_step(conn: &mut SqliteConnection, step: &FreezeStep, end: i32) -> Answer<Vec<ClaimedChunk>> {
+    let owned: Vec<ChunkRow> = query_as(sql::STEP_CHUNKS)
+        .bind(boot_bytes(step.boot))
+        .bind(step.fanout.0)
+        .bind(step.first_chunk)
+        .bind(end)
+        .fetch_all(&mut *conn)
+        .await?;
+    let mut claimed = Vec::with_capacity(owned.len());
+    for row in owned {
+        claimed.push(hand_out(conn, row).await?);
+    }
+    Ok(claimed)
+}
+
+async fn hand_out(conn: &mut SqliteConnection, row: ChunkRow) -> Answer<ClaimedChunk> {
+    let n = count("chunk length", row.n)?;
+    let keys = keys_from_bytes(&row.keys, n)?;
+    let done = Bitmap::from_bytes(&row.done, n)?;
+    let mut maybe = Bitmap::from_bytes(&row.maybe, n)?;
+    if row.unclean {
+        // The earlier owner died without a word: any recipient without an outcome may have been in flight.
+        for i in done.clear_positions() {
+            maybe.set(i);
+        }
+    }
+    Ok(ClaimedChunk {
+        chunk: ChunkRef { fanout: FanoutId(row.fanout_id), no: row.chunk_no },
+        epoch: row.epoch,
+        class: code(row.class, Class::from_code)?,
+        rank: row.rank,
+        recipients: recipients(conn, &keys).await?,
+        keys,
+        done,
+        maybe,
+    })
+}
+
+/// Looks recipients up as they are now, in frozen order; `None` for those that may not be sent to any more.
+async fn recipients(conn: &mut SqliteConnection, keys: &[DeviceKey]) -> Answer<Vec<Option<Recipient>>> {
+    let rows: Vec<RecipientRow> = query_as(sql::RECIPIENTS).bind(keys_to_json(keys)).fetch_all(conn).await?;
+    let mut live = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let recipient = Recipient::try_from(row)?;
+        live.insert(recipient.key, recipient);
+    }
+    Ok(keys.iter().map(|key| live.remove(key)).collect())
+}
+
+/// Hands chunks back that `boot` still owns under the given epochs.
+pub(super) async fn release(
+    conn: &mut SqliteConnection,
+    boot: BootId,
+    chunks: Vec<(ChunkRef, i32)>,
+    not_before_ms: i64,
+) -> Answer<()> {
+    for (chunk, epoch) in chunks {
+        query(sql::RELEASE)
+            .bind(chunk.fanout.0)
+            .bind(chunk.no)
+            .bind(boot_bytes(boot))
+            .bind(epoch)
+            .bind(not_before_ms)
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(())
+}

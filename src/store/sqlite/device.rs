@@ -1,0 +1,177 @@
+//! Owns devices and what they follow.
+//! Must never know: why a device is registered, or who judged it dead.
+
+use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
+
+use super::fault::Answer;
+use super::rows::{address, address_columns, code, locale, now_ms};
+use super::sql;
+use crate::domain::ids::{DeviceId, DeviceKey, UserId};
+use crate::domain::recipient::{Device, DeviceState, Follows, KindMask, Platform};
+use crate::store::{DeviceView, PutDevice};
+
+#[derive(FromRow)]
+struct DeviceRow {
+    device_key: i64,
+    id: String,
+    user_id: String,
+    token: Option<String>,
+    fid: Option<String>,
+    platform: i64,
+    locale: String,
+    muted: i64,
+    state: i64,
+    version: i64,
+    registered_ms: i64,
+}
+
+/// A stored device without what it follows.
+pub(super) struct Stored {
+    pub(super) key: i64,
+    pub(super) device: Device,
+    pub(super) muted: KindMask,
+    pub(super) state: DeviceState,
+    version: i64,
+    registered_ms: i64,
+}
+
+impl TryFrom<DeviceRow> for Stored {
+    type Error = super::fault::Fault;
+
+    fn try_from(row: DeviceRow) -> Answer<Self> {
+        let device = Device {
+            id: DeviceId::parse(&row.id)?,
+            user: UserId::parse(&row.user_id)?,
+            address: address(row.token, row.fid)?,
+            platform: code(row.platform, Platform::from_code)?,
+            locale: locale(&row.locale)?,
+        };
+        Ok(Self {
+            key: row.device_key,
+            device,
+            muted: KindMask(row.muted),
+            state: code(row.state, DeviceState::from_code)?,
+            version: row.version,
+            registered_ms: row.registered_ms,
+        })
+    }
+}
+
+pub(super) async fn find(conn: &mut SqliteConnection, id: &DeviceId) -> Answer<Option<Stored>> {
+    let row: Option<DeviceRow> = query_as(sql::DEVICE_BY_ID).bind(id.as_str()).fetch_optional(conn).await?;
+    row.map(Stored::try_from).transpose()
+}
+
+/// Registers a device, or updates and revives it.
+pub(super) async fn put_device(conn: &mut SqliteConnection, device: Device) -> Answer<PutDevice> {
+    let stored = find(conn, &device.id).await?;
+    let put = PutDevice {
+        created: stored.is_none(),
+        revived: stored.as_ref().is_some_and(|stored| stored.state != DeviceState::Live),
+    };
+    write(conn, stored.as_ref(), &device).await?;
+    Ok(put)
+}
+
+/// Writes a device over what is stored of it and takes its address from any other device; the row's key.
+pub(super) async fn write(conn: &mut SqliteConnection, stored: Option<&Stored>, device: &Device) -> Answer<i64> {
+    take_address(conn, device).await?;
+    let (token, fid) = address_columns(&device.address);
+    let Some(stored) = stored else {
+        let key = query_scalar(sql::ADD_DEVICE)
+            .bind(device.id.as_str())
+            .bind(device.user.as_str())
+            .bind(token)
+            .bind(fid)
+            .bind(device.platform.code())
+            .bind(device.locale.as_str())
+            .bind(now_ms())
+            .fetch_one(conn)
+            .await?;
+        return Ok(key);
+    };
+    let revived = stored.state != DeviceState::Live;
+    // A verdict on its way names the version it saw: a device that changed since is not the one that was judged.
+    let changed = revived || stored.device != *device;
+    query(sql::SET_DEVICE)
+        .bind(stored.key)
+        .bind(device.user.as_str())
+        .bind(token)
+        .bind(fid)
+        .bind(device.platform.code())
+        .bind(device.locale.as_str())
+        .bind(now_ms())
+        .bind(changed)
+        .execute(&mut *conn)
+        .await?;
+    if revived {
+        query(sql::WAKE_FOLLOWS).bind(stored.key).bind(stored.muted.0).execute(conn).await?;
+    }
+    Ok(stored.key)
+}
+
+/// One row per address: whoever registers it last has it, the row that had it is deleted.
+async fn take_address(conn: &mut SqliteConnection, device: &Device) -> Answer<()> {
+    let (token, fid) = address_columns(&device.address);
+    let holder: Option<i64> = query_scalar(sql::OTHER_HOLDER)
+        .bind(device.id.as_str())
+        .bind(token)
+        .bind(fid)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(holder) = holder {
+        drop_device(conn, holder).await?;
+    }
+    Ok(())
+}
+
+async fn drop_device(conn: &mut SqliteConnection, key: i64) -> Answer<()> {
+    query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
+    query(sql::DROP_DEVICE).bind(key).execute(conn).await?;
+    Ok(())
+}
+
+/// One device with everything known of it.
+pub(super) async fn device(conn: &mut SqliteConnection, id: DeviceId) -> Answer<Option<DeviceView>> {
+    let Some(stored) = find(conn, &id).await? else { return Ok(None) };
+    let subjects: Vec<(String, i64)> = query_as(sql::FOLLOWS).bind(stored.key).fetch_all(conn).await?;
+    let subjects = subjects.into_iter().map(|(subject, wanted)| (subject, KindMask(wanted))).collect();
+    Ok(Some(DeviceView {
+        key: DeviceKey(stored.key),
+        device: stored.device,
+        follows: Follows { subjects, muted: stored.muted },
+        state: stored.state,
+        version: stored.version,
+        registered_ms: stored.registered_ms,
+    }))
+}
+
+/// Deletes a device and its follows; whether it was there.
+pub(super) async fn delete_device(conn: &mut SqliteConnection, id: DeviceId) -> Answer<bool> {
+    let Some(stored) = find(conn, &id).await? else { return Ok(false) };
+    drop_device(conn, stored.key).await?;
+    Ok(true)
+}
+
+/// Replaces what a device follows; `false` when there is no such device.
+pub(super) async fn put_follows(conn: &mut SqliteConnection, id: DeviceId, follows: Follows) -> Answer<bool> {
+    let Some(stored) = find(conn, &id).await? else { return Ok(false) };
+    write_follows(conn, stored.key, stored.state, &follows).await?;
+    Ok(true)
+}
+
+/// Mutes and liveness are folded into `kinds` here, so that a page of followers joins nothing.
+pub(super) async fn write_follows(
+    conn: &mut SqliteConnection,
+    key: i64,
+    state: DeviceState,
+    follows: &Follows,
+) -> Answer<()> {
+    query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
+    query(sql::SET_MUTED).bind(key).bind(follows.muted.0).execute(&mut *conn).await?;
+    for (subject, wanted) in &follows.subjects {
+        let kinds = if state == DeviceState::Live { wanted.without(follows.muted) } else { KindMask::NONE };
+        query(sql::ADD_FOLLOW).bind(subject).bind(key).bind(wanted.0).bind(kinds.0).execute(&mut *conn).await?;
+    }
+    Ok(())
+}

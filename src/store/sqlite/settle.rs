@@ -1,0 +1,80 @@
+//! Owns the end of a fan-out: its tally for good, the verdicts against devices, and which lines are still to be written.
+//! Must never know: what the line looks like.
+
+use sqlx::{SqliteConnection, query, query_scalar};
+
+use super::fault::{Answer, corrupt};
+use super::rows::{now_ms, to_json};
+use super::sql;
+use super::view::{FanoutRow, count_facts, fanout, views};
+use crate::domain::batch::FanoutState;
+use crate::domain::ids::FanoutId;
+use crate::store::facts::{Snapshot, dead_share_leaps};
+use crate::store::{SettleReply, Settled, Swept};
+
+/// Most fan-outs of each kind one sweep answers.
+const SWEEP_LIMIT: i64 = 100;
+
+/// Settles a fan-out if it is frozen and every chunk is closed. The writer runs one job at a time, so one caller gets it.
+pub(super) async fn settle(conn: &mut SqliteConnection, id: FanoutId) -> Answer<SettleReply> {
+    let Some(row) = FanoutRow::read(conn, id).await? else { return Ok(SettleReply::NotOurs) };
+    if row.settled_ms.is_some() {
+        return Ok(SettleReply::NotOurs);
+    }
+    let chunks_left: bool = query_scalar(sql::OPEN_CHUNK_LEFT).bind(id.0).fetch_one(&mut *conn).await?;
+    if row.state == i64::from(FanoutState::Freezing.code()) || chunks_left {
+        return Ok(SettleReply::Open);
+    }
+    let counts = count_facts(conn, &row).await?;
+    if counts.tally.pending() > 0 {
+        return Err(corrupt(format!(
+            "fan-out {id}: {} recipients of closed chunks are pending",
+            counts.tally.pending()
+        )));
+    }
+    let judgement_withheld = dead_share_leaps(&counts.tally);
+    let now = now_ms();
+    let judged = if judgement_withheld { 0 } else { judge(conn, id, now).await? };
+    let snapshot = Snapshot {
+        tally: counts.tally,
+        counters: counts.counters,
+        instances: counts.instances,
+        judged,
+        judgement_withheld,
+    };
+    query(sql::SETTLE).bind(id.0).bind(now).bind(to_json(&snapshot)?).execute(&mut *conn).await?;
+    let view = fanout(conn, id).await?.ok_or_else(|| corrupt(format!("fan-out {id} is gone")))?;
+    Ok(SettleReply::Settled(Box::new(Settled { view, judged, judgement_withheld })))
+}
+
+/// Tombstones and suspends the devices FCM gave proof against, if they are still as they were at the send; how many.
+async fn judge(conn: &mut SqliteConnection, id: FanoutId, now: i64) -> Answer<u64> {
+    let judged = query(sql::JUDGE_DEVICES).bind(id.0).bind(now).execute(&mut *conn).await?.rows_affected();
+    if judged > 0 {
+        query(sql::SILENCE_JUDGED).bind(id.0).execute(conn).await?;
+    }
+    Ok(judged)
+}
+
+/// Notes that the line of a settled fan-out was written.
+pub(super) async fn mark_reported(conn: &mut SqliteConnection, id: FanoutId) -> Answer<()> {
+    query(sql::MARK_REPORTED).bind(id.0).bind(now_ms()).execute(conn).await?;
+    Ok(())
+}
+
+/// What was left undone: complete but not settled, settled but not reported for `older_than_ms`.
+pub(super) async fn sweep(conn: &mut SqliteConnection, older_than_ms: i64) -> Answer<Swept> {
+    let complete: Vec<i64> = query_scalar(sql::COMPLETE).bind(SWEEP_LIMIT).fetch_all(&mut *conn).await?;
+    let unreported: Vec<i64> = query_scalar(sql::UNREPORTED)
+        .bind(now_ms().saturating_sub(older_than_ms))
+        .bind(SWEEP_LIMIT)
+        .fetch_all(&mut *conn)
+        .await?;
+    Ok(Swept { complete: complete.into_iter().map(FanoutId).collect(), unreported: views(conn, unreported).await? })
+}
+
+/// Number of fan-outs not yet settled.
+pub(super) async fn backlog(conn: &mut SqliteConnection) -> Answer<u64> {
+    let open: i64 = query_scalar(sql::BACKLOG).fetch_one(conn).await?;
+    super::rows::count("backlog", open)
+}

@@ -1,0 +1,242 @@
+//! Owns the one connection that writes: a task that takes every waiting job, runs each in a savepoint, commits once.
+//! Must never know: what a job writes.
+//!
+//! One `fsync` then serves all callers that arrived during the one before. A job that fails undoes only itself; a
+//! commit that fails fails all its jobs. A caller who gives up drops the reply, never the job.
+
+use std::fs::File;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use tokio::sync::{mpsc, oneshot};
+
+use super::fault::{Answer, Fault};
+use crate::store::StoreError;
+
+/// Jobs waiting for the writer; callers beyond it wait to hand theirs over.
+const QUEUE: usize = 1_024;
+/// Most jobs of one commit: the answer to the first waits for the last.
+const BATCH_JOBS: usize = 64;
+/// Rows after which a batch takes no further job.
+const BATCH_ROWS: usize = 1_000;
+
+/// The handle callers write through. The writer ends when the last handle is gone, after what it was given.
+pub(super) struct Writer {
+    inbox: mpsc::Sender<Message>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    jobs: AtomicU64,
+    commits: AtomicU64,
+}
+
+/// Work of the writer since it was opened: jobs per commit say how much group commit saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteCounts {
+    /// Jobs run, failed ones too.
+    pub jobs: u64,
+    /// Transactions committed.
+    pub commits: u64,
+}
+
+enum Message {
+    Job(Box<dyn Job>),
+    Close(oneshot::Sender<()>),
+}
+
+impl Writer {
+    /// Starts the task. `lock` is held until the task has closed its connection.
+    pub(super) async fn start(options: SqliteConnectOptions, lock: File) -> Answer<Self> {
+        let conn = options.connect().await?;
+        let (inbox, waiting) = mpsc::channel(QUEUE);
+        let counts = Arc::new(Counts::default());
+        let task = Task { options, conn: Some(conn), counts: Arc::clone(&counts), _lock: lock };
+        tokio::spawn(task.serve(waiting));
+        Ok(Self { inbox, counts })
+    }
+
+    /// Runs `work` in the next transaction and answers when that has ended. `rows` = how many it writes, roughly.
+    pub(super) async fn run<T, F>(&self, rows: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(Pending { rows, work: Some(work), result: None, reply });
+        self.inbox.send(Message::Job(job)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// Waits for every job handed over so far, then closes the connection and gives the lock back.
+    pub(super) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.inbox.send(Message::Close(done)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+
+    /// Jobs handed over that the writer has not taken yet.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.inbox.max_capacity() - self.inbox.capacity()
+    }
+
+    pub(super) fn counts(&self) -> WriteCounts {
+        WriteCounts {
+            jobs: self.counts.jobs.load(Ordering::Relaxed),
+            commits: self.counts.commits.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// No job is to blame when the transaction around them fails, so each may be tried again.
+fn whole_transaction(fault: Fault) -> StoreError {
+    match fault.0 {
+        StoreError::Statement(text) => StoreError::Unavailable(text),
+        other => other,
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
+}
+
+/// One caller's work, its result held back until the commit.
+#[async_trait]
+trait Job: Send {
+    fn rows(&self) -> usize;
+    /// Whether what it wrote is to be kept.
+    async fn run(&mut self, conn: &mut SqliteConnection) -> bool;
+    fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
+}
+
+struct Pending<T, F> {
+    rows: usize,
+    work: Option<F>,
+    result: Option<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+#[async_trait]
+impl<T, F> Job for Pending<T, F>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+{
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    async fn run(&mut self, conn: &mut SqliteConnection) -> bool {
+        let Some(work) = self.work.take() else { return false };
+        // A panic in one job must not take the writer, and with it the service, down.
+        let result = AssertUnwindSafe(async { work(conn).await }).catch_unwind().await;
+        let result = match result {
+            Ok(result) => result.map_err(|fault| fault.0),
+            Err(_) => Err(StoreError::Statement("a store job panicked".to_owned())),
+        };
+        let keep = result.is_ok();
+        self.result = Some(result);
+        keep
+    }
+
+    fn answer(self: Box<Self>, commit: &Result<(), StoreError>) {
+        let answer = match (commit, self.result) {
+            (Err(failed), _) => Err(failed.clone()),
+            (Ok(()), Some(result)) => result,
+            (Ok(()), None) => Err(closed()),
+        };
+        // Nobody waits any more when the caller gave up; the job is done all the same.
+        let _ = self.reply.send(answer);
+    }
+}
+
+struct Task {
+    options: SqliteConnectOptions,
+    /// `None` after a failed transaction: the next one starts on a fresh connection, whatever state this one was in.
+    conn: Option<SqliteConnection>,
+    counts: Arc<Counts>,
+    _lock: File,
+}
+
+impl Task {
+    async fn serve(mut self, mut waiting: mpsc::Receiver<Message>) {
+        let mut closing = Vec::new();
+        while let Some(first) = waiting.recv().await {
+            let mut batch = Vec::new();
+            let mut rows = 0;
+            let mut next = Some(first);
+            while let Some(message) = next.take() {
+                match message {
+                    Message::Job(job) => {
+                        rows += job.rows();
+                        batch.push(job);
+                    }
+                    Message::Close(done) => {
+                        waiting.close();
+                        closing.push(done);
+                    }
+                }
+                if batch.len() < BATCH_JOBS && rows < BATCH_ROWS {
+                    next = waiting.try_recv().ok();
+                }
+            }
+            if !batch.is_empty() {
+                self.commit(batch).await;
+            }
+        }
+        self.disconnect().await;
+        drop(self);
+        for done in closing {
+            let _ = done.send(());
+        }
+    }
+
+    async fn commit(&mut self, mut batch: Vec<Box<dyn Job>>) {
+        let ended = self.transact(&mut batch).await.map_err(whole_transaction);
+        if let Err(error) = &ended {
+            tracing::warn!(target: "fanfare::store", jobs = batch.len(), %error, "sqlite transaction failed");
+            self.disconnect().await;
+        }
+        for job in batch {
+            job.answer(&ended);
+        }
+    }
+
+    async fn transact(&mut self, batch: &mut [Box<dyn Job>]) -> Answer<()> {
+        let conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => self.options.connect().await?,
+        };
+        let conn = self.conn.insert(conn);
+        // IMMEDIATE: a transaction that becomes a writer later is refused at once, busy timeout or not.
+        let mut transaction = conn.begin_with("BEGIN IMMEDIATE").await?;
+        for job in batch.iter_mut() {
+            let mut savepoint = transaction.begin().await?;
+            let keep = job.run(&mut savepoint).await;
+            let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
+            // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
+            ended?;
+            self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+        }
+        transaction.commit().await?;
+        self.counts.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn disconnect(&mut self) {
+        if let Some(conn) = self.conn.take()
+            && let Err(error) = conn.close().await
+        {
+            tracing::warn!(target: "fanfare::store", %error, "sqlite connection did not close");
+        }
+    }
+}
