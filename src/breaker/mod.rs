@@ -9,53 +9,20 @@
 //! back. Three things prevent it here: a [`Ticket`] dropped without a verdict frees the slot; a probe has a time
 //! limit, which starts when it is launched; and a verdict counts only in the state its attempt was launched in.
 
-use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-/// Seconds the failure rate looks back.
-const WINDOW: usize = 10;
+pub use settings::BreakerSettings;
+use ticket::Book;
+pub use ticket::Ticket;
+use window::Window;
+
+mod settings;
+mod ticket;
+mod window;
+
 /// At a limit of this many the ramp is over: no instance has more slots that matter.
 const RAMP_END: u32 = 1024;
-
-/// The breaker's numbers.
-#[derive(Debug, Clone, Copy)]
-pub struct BreakerSettings {
-    /// Verdicts within the window before a rate means anything.
-    pub min_samples: u32,
-    /// Share of failures that opens it, 0 to 1.
-    pub failure_share: f64,
-    /// Failures in a row that open it, however few there were before: a total outage is seen at once.
-    pub consecutive: u32,
-    /// How long it stays open the first time; doubles with each time.
-    pub open_first: Duration,
-    /// How long it stays open at most, before jitter.
-    pub open_max: Duration,
-    /// How long a launched probe may take. Longer than the longest attempt.
-    pub probe_limit: Duration,
-    /// Closed for this long, the next opening starts at `open_first` again.
-    pub healthy_after: Duration,
-    /// A draw from 0 to 1; spreads the end of an opening by up to 20 % either way, so that instances do not
-    /// probe in step.
-    pub jitter: fn() -> f64,
-}
-
-impl Default for BreakerSettings {
-    fn default() -> Self {
-        Self {
-            min_samples: 20,
-            failure_share: 0.5,
-            consecutive: 16,
-            open_first: Duration::from_secs(1),
-            open_max: Duration::from_secs(60),
-            probe_limit: Duration::from_secs(35),
-            healthy_after: Duration::from_secs(60),
-            jitter: rand::random::<f64>,
-        }
-    }
-}
 
 /// What an attempt says about the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,50 +58,6 @@ impl BreakerState {
             Self::Open => "open",
             Self::HalfOpen => "half_open",
         }
-    }
-}
-
-/// Counts of tickets alive, shared between the breaker and its tickets on one thread.
-#[derive(Debug, Default)]
-struct Book {
-    generation: Cell<u64>,
-    current: Cell<u32>,
-    stale: Cell<u32>,
-}
-
-impl Book {
-    fn next_generation(&self) {
-        self.generation.set(self.generation.get() + 1);
-        self.stale.set(self.stale.get() + self.current.replace(0));
-    }
-
-    fn release(&self, generation: u64) {
-        let count = if generation == self.generation.get() { &self.current } else { &self.stale };
-        count.set(count.get().saturating_sub(1));
-    }
-}
-
-/// One launched attempt. Dropping it without [`Breaker::finish`] is a neutral end.
-#[derive(Debug)]
-#[must_use = "an attempt without its ticket counts as ended"]
-pub struct Ticket {
-    generation: u64,
-    probe: bool,
-    book: Rc<Book>,
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.book.release(self.generation);
-    }
-}
-
-impl Ticket {
-    /// Whether this is the one attempt of a half-open breaker. A failed probe says nothing final about its
-    /// recipient, who goes back to pending.
-    #[must_use]
-    pub const fn is_probe(&self) -> bool {
-        self.probe
     }
 }
 
@@ -183,9 +106,9 @@ impl Breaker {
         self.tick(now);
         match self.state {
             State::Closed { limit: u32::MAX, .. } => u32::MAX,
-            State::Closed { limit, .. } => limit.saturating_sub(in_flight.saturating_sub(self.book.stale.get())),
+            State::Closed { limit, .. } => limit.saturating_sub(in_flight.saturating_sub(self.book.stale())),
             State::Open { .. } => 0,
-            State::HalfOpen { .. } => u32::from(self.book.current.get() == 0),
+            State::HalfOpen { .. } => u32::from(self.book.current() == 0),
         }
     }
 
@@ -195,8 +118,7 @@ impl Breaker {
         if let State::HalfOpen { launched } = &mut self.state {
             *launched = Some(now);
         }
-        self.book.current.set(self.book.current.get() + 1);
-        Ticket { generation: self.book.generation.get(), probe, book: Rc::clone(&self.book) }
+        Ticket::new(&self.book, probe)
     }
 
     /// The attempt ended. A mark from before the last change of state is counted in [`Breaker::ignored`] only.
@@ -205,7 +127,7 @@ impl Breaker {
         if mark == Mark::Neutral {
             return;
         }
-        if ticket.generation != self.book.generation.get() {
+        if ticket.is_stale() {
             self.ignored += 1;
             return;
         }
@@ -242,7 +164,7 @@ impl Breaker {
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Open { until } => Some(until.max(now)),
-            State::HalfOpen { launched: Some(at) } if self.book.current.get() > 0 => {
+            State::HalfOpen { launched: Some(at) } if self.book.current() > 0 => {
                 Some((at + self.settings.probe_limit).max(now))
             }
             _ => None,
@@ -260,7 +182,7 @@ impl Breaker {
         match self.state {
             State::Open { until } if until <= now => self.enter(State::HalfOpen { launched: None }),
             State::HalfOpen { launched: Some(at) }
-                if self.book.current.get() > 0 && at + self.settings.probe_limit <= now =>
+                if self.book.current() > 0 && at + self.settings.probe_limit <= now =>
             {
                 self.enter(State::HalfOpen { launched: None });
             }
@@ -323,39 +245,10 @@ impl Breaker {
     }
 }
 
-/// Marks per second of the last [`WINDOW`] seconds.
-#[derive(Debug, Default)]
-struct Window {
-    origin: Option<Instant>,
-    /// Second since the origin, marks, failures.
-    slots: [(u64, u32, u32); WINDOW],
-}
-
-impl Window {
-    fn second(&self, now: Instant) -> u64 {
-        self.origin.map_or(0, |origin| now.saturating_duration_since(origin).as_secs())
-    }
-
-    fn count(&mut self, mark: Mark, now: Instant) {
-        self.origin.get_or_insert(now);
-        let second = self.second(now);
-        let slot = &mut self.slots[usize::try_from(second).unwrap_or(0) % WINDOW];
-        if slot.0 != second {
-            *slot = (second, 0, 0);
-        }
-        slot.1 += 1;
-        slot.2 += u32::from(mark == Mark::Failure);
-    }
-
-    fn sums(&self, now: Instant) -> (u32, u32) {
-        let second = self.second(now);
-        let recent = self.slots.iter().filter(|slot| slot.0 + WINDOW as u64 > second);
-        recent.fold((0, 0), |(marks, failures), slot| (marks + slot.1, failures + slot.2))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -633,7 +526,7 @@ mod tests {
                     _ => {}
                 }
                 if bench.breaker.state() == BreakerState::HalfOpen {
-                    prop_assert!(bench.breaker.book.current.get() <= 1, "never two probes");
+                    prop_assert!(bench.breaker.book.current() <= 1, "never two probes");
                 }
             }
             let healed = bench.now;
