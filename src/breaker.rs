@@ -1,2 +1,0 @@
-//! Owns the breaker.
-//! Must never know: what is being called.
