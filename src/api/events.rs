@@ -42,8 +42,7 @@ fn check(api: &Api, posted: EventRequest) -> Result<NewFanout, Refusal> {
     let event = Event::parse(draft(posted), catalogue)?;
     let deadline_ms = event.deadline_ms(api.state.clock.now_ms()).map_err(out_of_time)?;
     (api.state.fits)(&event).map_err(|fault| vec![fault])?;
-    let unknown = || Refusal::field("/type", "not an event type of the catalogue");
-    let class = catalogue.get(&event.kind).ok_or_else(unknown)?.class;
+    let class = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?.class;
     Ok(NewFanout { content_hash: event.content_hash(), class, deadline_ms, event })
 }
 

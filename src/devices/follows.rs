@@ -6,15 +6,12 @@ use std::collections::BTreeMap;
 use super::fault;
 use crate::domain::catalogue::Catalogue;
 use crate::domain::event::FieldError;
-use crate::domain::ids::{MAX_ID_BYTES, is_invisible};
 use crate::domain::recipient::{Follows, KindMask};
+use crate::domain::subject;
 use crate::wire::FollowEntry;
 
 /// Most subjects one device may follow.
 pub const MAX_FOLLOWS: usize = 1000;
-
-/// What can be followed.
-const SUBJECT_KINDS: [&str; 4] = ["match", "team", "player", "competition"];
 
 /// A set of follows as a caller wrote it, nothing checked yet.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +54,7 @@ impl FollowsDraft<'_> {
 
 fn wanted(i: usize, entry: &FollowEntry, catalogue: &Catalogue) -> Result<KindMask, FieldError> {
     let at = format!("/follows/{i}");
-    check_subject(&entry.subject).map_err(|problem| fault(format!("{at}/subject"), problem))?;
+    subject::check(&entry.subject).map_err(|problem| fault(format!("{at}/subject"), problem.to_string()))?;
     match &entry.types {
         None => Ok(KindMask::ALL),
         Some(types) if types.is_empty() => {
@@ -68,25 +65,10 @@ fn wanted(i: usize, entry: &FollowEntry, catalogue: &Catalogue) -> Result<KindMa
 }
 
 fn mask(at: &str, types: &[String], catalogue: &Catalogue) -> Result<KindMask, FieldError> {
-    types.iter().enumerate().try_fold(KindMask::NONE, |mask, (i, name)| match catalogue.get(name) {
-        Some(kind) => Ok(mask.with(KindMask::only(kind.bit))),
-        None => Err(fault(format!("{at}/{i}"), "not an event type of the catalogue")),
+    types.iter().enumerate().try_fold(KindMask::NONE, |mask, (i, name)| {
+        let kind = catalogue.known(name).map_err(|unknown| fault(format!("{at}/{i}"), unknown.to_string()))?;
+        Ok(mask.with(KindMask::only(kind.bit)))
     })
-}
-
-fn check_subject(subject: &str) -> Result<(), String> {
-    let form = "must be match:ID, team:ID, player:ID or competition:ID";
-    let (kind, id) = subject.split_once(':').ok_or(form)?;
-    if !SUBJECT_KINDS.contains(&kind) || id.is_empty() {
-        return Err(form.to_owned());
-    }
-    if subject.len() > MAX_ID_BYTES {
-        return Err(format!("must be at most {MAX_ID_BYTES} bytes, this one has {}", subject.len()));
-    }
-    if subject.chars().any(|c| c.is_whitespace() || c.is_control() || is_invisible(c)) {
-        return Err("must not contain spaces, control or invisible characters".to_owned());
-    }
-    Ok(())
 }
 
 /// A set of follows as it is shown: entries, and the names of muted types.
@@ -137,8 +119,7 @@ mod tests {
 
     #[test]
     fn bad_subjects_and_types_are_named() {
-        let long = format!("team:{}", "x".repeat(MAX_ID_BYTES));
-        for subject in ["", "team", "team:", "TEAM:ars", "club:ars", "team:a b", "team:a\0", "team:\u{202e}x", &long] {
+        for subject in ["", "team", "team:", "club:ars", "team:a\0", "team:\u{202e}x"] {
             assert_eq!(faults(&[entry(subject, None)], &[]), ["/follows/0/subject"], "{subject:?}");
         }
         assert_eq!(

@@ -1,10 +1,14 @@
 //! Owns what an event is and every rule it must meet before it is accepted.
 //! Must never know: HTTP, or how an event is stored and sent.
 
+mod parse;
+
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::ids::{EventId, MatchId};
@@ -75,7 +79,7 @@ pub enum DeadlineError {
     /// More than [`MAX_AHEAD_MS`] ahead of the database clock.
     #[error("occurred_at lies {ahead_s} s in the future; at most 300 s are taken for clock skew")]
     Future {
-        /// Seconds ahead.
+        /// Seconds ahead, rounded up.
         ahead_s: i64,
     },
 }
@@ -83,26 +87,68 @@ pub enum DeadlineError {
 /// An `occurred_at` this far ahead is taken for clock skew and read as now.
 pub const MAX_AHEAD_MS: i64 = 300_000;
 
+/// Seconds an event may stay useful.
+pub const USEFUL_RANGE_S: RangeInclusive<u32> = 5..=86_400;
+
+/// Most subjects of one event: the freeze keeps a cursor for each.
+pub const MAX_SUBJECTS: usize = 16;
+
+/// Most fields of one event.
+pub const MAX_FIELDS: usize = 32;
+
+/// Longest value of a field, in bytes of its text.
+pub const MAX_FIELD_BYTES: usize = 256;
+
+/// Most keys in `data`.
+pub const MAX_DATA_KEYS: usize = 32;
+
+/// Most bytes of `data`, keys and values counted, [`OWN_DATA_KEYS`] with their values among them: FCM's limit of a
+/// message (Firebase, "FCM error codes", `INVALID_ARGUMENT`).
+pub const MAX_DATA_BYTES: usize = 4096;
+
+/// Keys every message carries in `data` beside the caller's own, so that an app can tell a repeat.
+pub const OWN_DATA_KEYS: [&str; 3] = ["event_id", "match_id", "type"];
+
 impl Event {
     /// Checks every field and names each that is wrong.
     ///
+    /// `fields` and `data` take strings, numbers and booleans; the last two are kept as JSON writes them, so `67` and
+    /// `"67"` mean the same. `null` is refused in both: whoever means "nothing" leaves the key out. An array or object
+    /// in `data` is kept as compact JSON text with sorted keys; in `fields` it is refused, since people would read it.
+    ///
     /// # Errors
-    /// All faults found, in the order of the fields.
-    pub fn parse(_draft: EventDraft, _catalogue: &Catalogue) -> Result<Self, Vec<FieldError>> {
-        unimplemented!()
+    /// All faults found, in the order of the fields. Of a list that is too long only that is said.
+    pub fn parse(draft: EventDraft, catalogue: &Catalogue) -> Result<Self, Vec<FieldError>> {
+        parse::parse(draft, catalogue)
     }
 
     /// Last instant at which sending it makes sense, in database ms.
     ///
     /// # Errors
     /// [`DeadlineError`] when that is past, or when the event claims to be from the future.
-    pub fn deadline_ms(&self, _now_ms: i64) -> Result<i64, DeadlineError> {
-        unimplemented!()
+    pub fn deadline_ms(&self, now_ms: i64) -> Result<i64, DeadlineError> {
+        let ahead_ms = self.occurred_ms.saturating_sub(now_ms);
+        if ahead_ms > MAX_AHEAD_MS {
+            return Err(DeadlineError::Future { ahead_s: ahead_ms / 1000 + i64::from(ahead_ms % 1000 != 0) });
+        }
+        let happened_ms = self.occurred_ms.min(now_ms);
+        let deadline_ms = happened_ms.saturating_add(i64::from(self.useful_for_s) * 1000);
+        if deadline_ms <= now_ms {
+            let late_s = now_ms.saturating_sub(deadline_ms) / 1000;
+            return Err(DeadlineError::TooLate { late_s, useful_for_s: self.useful_for_s });
+        }
+        Ok(deadline_ms)
     }
 
-    /// SHA-256 of the parsed event: two posts with the same meaning have the same hash, whatever their spelling.
+    /// SHA-256 of the parsed event: two posts with the same meaning have the same hash, whatever their spelling. The
+    /// usefulness counts as parsed, so a type whose usefulness changes makes an old post, repeated, another event.
     #[must_use]
     pub fn content_hash(&self) -> [u8; 32] {
-        unimplemented!()
+        let Self { id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s } = self;
+        let meaning = serde_json::json!([id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s]);
+        Sha256::digest(meaning.to_string()).into()
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,135 @@
+//! Owns what is true of any text that people will read: how it is shortened, which characters it may not hold,
+//! and how a wrong word is answered with the right one.
+//! Must never know: what the text is about.
+
+use std::borrow::Cow;
+
+use unicode_segmentation::UnicodeSegmentation;
+
+/// What stands where text was cut off; three bytes.
+const ELLIPSIS: &str = "…";
+
+/// Cuts a text to at most `max_bytes` bytes, ellipsis included, never inside a grapheme: a flag, a family emoji or a
+/// letter with its marks is kept whole or dropped whole. Below three bytes nothing is left.
+#[must_use]
+pub fn shorten(text: &str, max_bytes: usize) -> Cow<'_, str> {
+    if text.len() <= max_bytes {
+        return Cow::Borrowed(text);
+    }
+    let Some(room) = max_bytes.checked_sub(ELLIPSIS.len()) else {
+        return Cow::Borrowed("");
+    };
+    let end =
+        text.grapheme_indices(true).map(|(at, g)| at + g.len()).take_while(|end| *end <= room).last().unwrap_or(0);
+    Cow::Owned(format!("{}{ELLIPSIS}", text[..end].trim_end()))
+}
+
+/// Whether a character must not stand in a shown text: controls, line and paragraph separators, and the marks that
+/// turn the reading direction of what follows. Joiners stay allowed: Persian and family emoji need them.
+#[must_use]
+pub fn is_unshowable(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A caller's text as an error may show it: quoted, escaped, short.
+#[must_use]
+pub fn quote(raw: &str) -> String {
+    format!("{:?}", shorten(raw, 48))
+}
+
+/// The candidate that differs least from `word`, case aside, when it is near enough to be what was meant: at most two
+/// letters, one in words under five.
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > 64 {
+        return None;
+    }
+    let word = word.to_lowercase();
+    let limit = if word.chars().count() < 5 { 1 } else { 2 };
+    candidates.map(|c| (distance(&word, c), c)).filter(|(d, _)| *d <= limit).min().map(|(_, c)| c)
+}
+
+/// Edits between two words: insertions, deletions, replacements and swapped neighbours.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for (i, j) in (0..=a.len()).flat_map(|i| (0..=b.len()).map(move |j| (i, j))) {
+        rows[i][j] = if i == 0 || j == 0 {
+            i + j
+        } else {
+            let same = usize::from(a[i - 1] != b[j - 1]);
+            let plain = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + same);
+            let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if swapped { plain.min(rows[i - 2][j - 2] + 1) } else { plain }
+        };
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_fits_is_not_touched() {
+        assert!(matches!(shorten("Saka", 4), Cow::Borrowed("Saka")));
+        assert_eq!(shorten("", 0), "");
+    }
+
+    #[test]
+    fn a_grapheme_is_kept_whole_or_dropped_whole() {
+        let family = "👨‍👩‍👧‍👦"; // 25 bytes in seven code points
+        let flag = "🏴󠁧󠁢󠁥󠁮󠁧󠁿"; // 28 bytes, England
+        for (text, max, want) in [
+            ("Arsenal", 6, "Ars…".to_owned()),
+            (&format!("a{family}b"), 26, "a…".to_owned()),
+            (&format!("a{family}bcde"), 29, format!("a{family}…")),
+            (&format!("{flag}{flag}"), 55, format!("{flag}…")),
+            ("🇧🇷🇹🇷🇪🇸", 12, "🇧🇷…".to_owned()),
+            ("得点：サカ選手", 10, "得点…".to_owned()),
+            ("e\u{301}e\u{301}e\u{301}", 7, "e\u{301}…".to_owned()),
+            ("هدف سجّله ساكا", 9, "هدف…".to_owned()),
+            ("سجّل", 7, "س…".to_owned()),
+            ("Arsenal   ahead", 11, "Arsenal…".to_owned()),
+        ] {
+            assert_eq!(shorten(text, max), want, "{text} to {max}");
+        }
+    }
+
+    #[test]
+    fn without_room_for_the_ellipsis_nothing_is_left() {
+        assert_eq!(shorten("abc", 2), "");
+        assert_eq!(shorten("abcd", 3), "…");
+    }
+
+    #[test]
+    fn the_word_that_was_meant_is_found() {
+        let known = ["goal", "own_goal", "corner", "red_card"];
+        for (wrong, right) in [("gaol", Some("goal")), ("Goal", Some("goal")), ("redcard", Some("red_card"))] {
+            assert_eq!(nearest(wrong, known.into_iter()), right);
+        }
+        assert_eq!(nearest("touchdown", known.into_iter()), None);
+        assert_eq!(nearest(&"x".repeat(10_000), known.into_iter()), None);
+    }
+
+    #[test]
+    fn a_quoted_text_cannot_turn_the_line_or_fill_it() {
+        assert_eq!(quote("a\u{202e}b\n"), "\"a\\u{202e}b\\n\"");
+        assert!(quote(&"x".repeat(9_999)).len() < 60);
+    }
+
+    proptest! {
+        #[test]
+        fn shortening_keeps_the_bound_and_a_prefix_of_whole_graphemes(text in "\\PC{0,40}|[👨\u{200d}👩🇧🇷e\u{301}س\u{651} ]{0,30}", max in 0usize..80) {
+            let short = shorten(&text, max);
+            prop_assert!(short.len() <= max);
+            if text.len() > max && max >= ELLIPSIS.len() {
+                let kept = short.strip_suffix(ELLIPSIS).unwrap();
+                let ends = || text.grapheme_indices(true).map(|(at, _)| at);
+                prop_assert!(ends().any(|end| text[..end].trim_end() == kept), "{} is cut inside a grapheme", kept);
+                let fits = ends().filter(|end| *end <= max - ELLIPSIS.len()).map(|end| text[..end].trim_end().len());
+                prop_assert_eq!(fits.max(), Some(kept.len()), "not the longest that fits");
+            }
+        }
+    }
+}
