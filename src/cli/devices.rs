@@ -8,35 +8,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use futures_util::{Stream, TryStreamExt};
 use tokio_util::io::ReaderStream;
 
-use super::Failure;
 use super::target::{Target, print_json};
+use super::{Failure, print};
 use crate::wire::{DeviceAnswer, FollowEntry, ImportAnswer};
 
-/// Arguments of `fanfare devices`.
-#[derive(Debug, Args)]
-pub struct DevicesArgs {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What `fanfare devices` can do.
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Import devices and what they follow from NDJSON, one object per line
+pub enum DevicesCommand {
+    /// Import devices and what they follow from NDJSON, one object per line.
     Import {
+        /// The service.
         #[command(flatten)]
         target: Target,
-        /// The file, - for standard input
+        /// The file, - for standard input.
         file: PathBuf,
     },
-    /// Show one device
+    /// Show one device.
     Show {
+        /// The service.
         #[command(flatten)]
         target: Target,
-        /// The device's id
+        /// The device's id.
         id: String,
     },
 }
@@ -45,16 +41,15 @@ enum Command {
 ///
 /// # Errors
 /// [`Failure`] when the file cannot be read, the service does not answer or refuses, or lines were rejected.
-pub async fn run(args: DevicesArgs) -> Result<(), Failure> {
-    match args.command {
-        Command::Import { target, file } => import(&target, &file).await,
-        Command::Show { target, id } => {
+pub async fn run(command: DevicesCommand) -> Result<(), Failure> {
+    match command {
+        DevicesCommand::Import { target, file } => import(&target, &file).await,
+        DevicesCommand::Show { target, id } => {
             let device = target.client()?.device(&id).await.map_err(|fault| target.failure(fault))?;
             if target.json {
                 return print_json(&device);
             }
-            println!("{}", account(&device));
-            Ok(())
+            print(&account(&device))
         }
     }
 }
@@ -74,7 +69,7 @@ async fn import(target: &Target, file: &Path) -> Result<(), Failure> {
     if target.json {
         print_json(&answer)?;
     } else {
-        println!("{}", summary(&answer));
+        print(&summary(&answer))?;
     }
     match answer.rejected_total {
         0 => Ok(()),
@@ -107,12 +102,12 @@ async fn watch(sent: &AtomicU64) -> std::convert::Infallible {
 
 fn summary(answer: &ImportAnswer) -> String {
     let ImportAnswer { imported, updated, rejected, rejected_total } = answer;
-    let mut text = format!("{imported} imported, {updated} updated, {rejected_total} rejected");
+    let mut text = format!("{imported} imported, {updated} updated, {rejected_total} rejected\n");
     for reject in rejected.iter().take(20) {
-        text.push_str(&format!("\n  line {}: {}: {}", reject.line, reject.code, reject.reason));
+        text.push_str(&format!("  line {}: {}: {}\n", reject.line, reject.code, reject.reason));
     }
     if rejected.len() > 20 {
-        text.push_str("\n  … `--json` lists up to 1,000");
+        text.push_str("  … `--json` lists up to 1,000\n");
     }
     text
 }
@@ -130,7 +125,7 @@ fn account(d: &DeviceAnswer) -> String {
         format!("platform   {}, locale {}", d.platform, d.locale),
         format!("follows    {}", or_nothing(follows)),
         format!("muted      {}", or_nothing(d.muted.clone())),
-        format!("registered {}", d.registered_at),
+        format!("registered {}\n", d.registered_at),
     ]
     .join("\n")
 }

@@ -4,43 +4,39 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
-use super::Failure;
 use super::target::{Target, print_json};
+use super::{Failure, print};
 use crate::client::ListQuery;
 use crate::wire::Fanout;
 
-/// Arguments of `fanfare fanout`.
-#[derive(Debug, Args)]
-pub struct FanoutArgs {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What `fanfare fanout` can do.
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// List fan-outs, newest first
+pub enum FanoutCommand {
+    /// List fan-outs, newest first.
     List {
+        /// The service.
         #[command(flatten)]
         target: Target,
-        /// Only of this state: freezing, sending, done, cancelled, set_aside
+        /// Only of this state: freezing, sending, done, cancelled, set_aside.
         #[arg(long)]
         state: Option<String>,
-        /// Most rows, up to 100
+        /// Most rows, up to 100.
         #[arg(long, default_value_t = 20)]
         limit: u32,
-        /// Go on after the page that ended with this cursor
+        /// Go on after the page that ended with this cursor.
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Show one fan-out
+    /// Show one fan-out.
     Show {
+        /// The service.
         #[command(flatten)]
         target: Target,
-        /// The fan-out's id
+        /// The fan-out's id.
         id: String,
-        /// Wait until it is settled, at most this many seconds
+        /// Wait until it is settled, at most this many seconds.
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
         wait: Option<u64>,
     },
@@ -50,25 +46,22 @@ enum Command {
 ///
 /// # Errors
 /// [`Failure`] when the service does not answer or refuses, or when waiting was in vain.
-pub async fn run(args: FanoutArgs) -> Result<(), Failure> {
-    match args.command {
-        Command::List { target, state, limit, cursor } => {
+pub async fn run(command: FanoutCommand) -> Result<(), Failure> {
+    match command {
+        FanoutCommand::List { target, state, limit, cursor } => {
             let query = ListQuery { state, cursor, limit: Some(limit) };
             let page = target.client()?.fanouts(&query).await.map_err(|fault| target.failure(fault))?;
             if target.json {
                 return print_json(&page);
             }
-            println!("{}", table(&page.fanouts));
-            if let Some(cursor) = page.next_cursor {
-                println!("more: --cursor {cursor}");
-            }
-            Ok(())
+            let more = page.next_cursor.map(|cursor| format!("more: --cursor {cursor}\n")).unwrap_or_default();
+            print(&format!("{}{more}", table(&page.fanouts)))
         }
-        Command::Show { target, id, wait: None } => {
+        FanoutCommand::Show { target, id, wait: None } => {
             let fanout = target.client()?.fanout(&id, Duration::ZERO).await.map_err(|fault| target.failure(fault))?;
             show(&target, &fanout)
         }
-        Command::Show { target, id, wait: Some(seconds) } => wait(&target, &id, seconds).await,
+        FanoutCommand::Show { target, id, wait: Some(seconds) } => wait(&target, &id, seconds).await,
     }
 }
 
@@ -102,8 +95,7 @@ fn show(target: &Target, fanout: &Fanout) -> Result<(), Failure> {
     if target.json {
         return print_json(fanout);
     }
-    println!("{}", account(fanout));
-    Ok(())
+    print(&account(fanout))
 }
 
 fn progress(f: &Fanout) -> String {
@@ -112,12 +104,12 @@ fn progress(f: &Fanout) -> String {
 
 fn table(fanouts: &[Fanout]) -> String {
     let mut text = format!(
-        "{:>8}  {:<10} {:<18} {:<12} {:>10} {:>10} {:>8} {:>8}  accepted",
+        "{:>8}  {:<10} {:<18} {:<12} {:>10} {:>10} {:>8} {:>8}  accepted\n",
         "id", "state", "type", "match", "recipients", "delivered", "failed", "pending"
     );
     for f in fanouts {
         text.push_str(&format!(
-            "\n{:>8}  {:<10} {:<18} {:<12} {:>10} {:>10} {:>8} {:>8}  {}",
+            "{:>8}  {:<10} {:<18} {:<12} {:>10} {:>10} {:>8} {:>8}  {}\n",
             f.id, f.state, f.event_type, f.match_id, f.recipients, f.delivered, f.failed, f.pending, f.accepted_at
         ));
     }
@@ -149,7 +141,7 @@ pub(super) fn account(f: &Fanout) -> String {
             f.attempts, f.retried, f.throttled, f.slowest_send_ms
         ),
         format!("ceiling     {} {}/s, lowest pace {}/s", f.ceiling.mode, f.ceiling.rate, f.ceiling.pace),
-        format!("ledger      {}", f.ledger),
+        format!("ledger      {}\n", f.ledger),
     ]
     .join("\n")
 }
@@ -176,6 +168,15 @@ mod tests {
         let text = account(&fanout());
         assert!(text.contains("10: 8 delivered, 2 failed (token_dead 2), 0 pending"), "{text}");
         assert!(text.contains("done after 1.9 s"), "{text}");
+    }
+
+    #[test]
+    fn help_tells_of_the_command_and_not_of_its_parts() {
+        use clap::Subcommand as _;
+        let mut command = FanoutCommand::augment_subcommands(clap::Command::new("fanout"));
+        let show = command.find_subcommand_mut("show").unwrap().render_long_help().to_string();
+        assert!(show.starts_with("Show one fan-out"), "{show}");
+        assert!(show.contains("FANFARE_URL") && show.contains("http://127.0.0.1:8080"), "{show}");
     }
 
     #[test]

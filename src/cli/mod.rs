@@ -19,3 +19,15 @@ pub enum Failure {
     /// Exit 78.
     Config(String),
 }
+
+/// Writes to stdout. A reader that has gone (`| head`) is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Runtime(format!("stdout cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::target::{Target, print_json};
-use super::{Failure, fanout};
+use super::{Failure, fanout, print};
 use crate::wire::{self, EventRequest};
 
 /// Arguments of `fanfare send`.
@@ -18,34 +18,34 @@ use crate::wire::{self, EventRequest};
 pub struct SendArgs {
     #[command(flatten)]
     target: Target,
-    /// Event type, such as goal
+    /// Event type, such as goal.
     #[arg(value_name = "TYPE", required_unless_present = "file")]
     kind: Option<String>,
-    /// The match
+    /// The match.
     #[arg(long = "match", value_name = "ID", required_unless_present = "file")]
     match_id: Option<String>,
-    /// What must be followed, such as team:ars; may be repeated [default: match:ID]
+    /// What must be followed, such as team:ars; may be repeated [default: match:ID].
     #[arg(long = "subject", value_name = "KIND:ID")]
     subjects: Vec<String>,
-    /// A value for the texts; may be repeated
+    /// A value for the texts; may be repeated.
     #[arg(long = "field", value_name = "NAME=VALUE", value_parser = pair)]
     fields: Vec<(String, String)>,
-    /// A value passed to the app; may be repeated
+    /// A value passed to the app; may be repeated.
     #[arg(long = "data", value_name = "NAME=VALUE", value_parser = pair)]
     data: Vec<(String, String)>,
-    /// The event's id: the same id and content is the same fan-out [default: a new one]
+    /// The event's id: the same id and content is the same fan-out [default: a new one].
     #[arg(long)]
     id: Option<String>,
-    /// When it happened, RFC 3339 [default: now]
+    /// When it happened, RFC 3339 [default: now].
     #[arg(long, value_name = "TIME")]
     occurred_at: Option<String>,
-    /// Seconds it is useful [default: the type's]
+    /// Seconds it is useful [default: the type's].
     #[arg(long, value_name = "SECONDS")]
     useful_for: Option<u32>,
-    /// Read the whole event as JSON from this file, - for standard input
+    /// Read the whole event as JSON from this file, - for standard input.
     #[arg(long, conflicts_with_all = ["kind", "match_id", "subjects", "fields", "data", "id", "occurred_at", "useful_for"])]
     file: Option<PathBuf>,
-    /// Wait until it is settled, at most this many seconds
+    /// Wait until it is settled, at most this many seconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
     wait: Option<u64>,
 }
@@ -71,9 +71,8 @@ pub async fn run(args: SendArgs) -> Result<(), Failure> {
         return print_json(&accepted);
     }
     let what = if repeat { "was accepted before" } else { "accepted" };
-    println!("event {} {what}: fan-out {}", event.id, accepted.fanout_id);
-    println!("follow it: fanfare fanout show {} --wait", accepted.fanout_id);
-    Ok(())
+    let (id, fanout) = (&event.id, &accepted.fanout_id);
+    print(&format!("event {id} {what}: fan-out {fanout}\nfollow it: fanfare fanout show {fanout} --wait\n"))
 }
 
 async fn event(args: SendArgs) -> Result<EventRequest, Failure> {

@@ -10,13 +10,13 @@ use crate::wire::Problem;
 /// The service a command talks to.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Address of the service
+    /// Address of the service.
     #[arg(long, env = "FANFARE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     /// API key, as printed by `fanfare key`
     #[arg(long, env = "FANFARE_KEY", hide_env_values = true)]
     key: Option<SecretString>,
-    /// Print the answer as JSON
+    /// Print the answer as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -77,8 +77,7 @@ fn told(problem: &Problem) -> String {
 /// [`Failure::Runtime`] when it cannot be written as JSON, which no answer of the API can fail at.
 pub fn print_json(answer: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(answer).map_err(|fault| Failure::Runtime(fault.to_string()))?;
-    println!("{text}");
-    Ok(())
+    super::print(&format!("{text}\n"))
 }
 
 #[cfg(test)]
