@@ -9,13 +9,14 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::Api;
 use super::body::{MAX_BODY_BYTES, json};
 use super::problem::{Code, Refusal};
 use crate::domain::event::{DeadlineError, Event, EventDraft};
 use crate::domain::ids::FanoutId;
-use crate::store::{Accepted, NewFanout};
+use crate::store::{Accepted, FreezeJob, NewFanout};
 use crate::wire::{EventAccepted, EventRequest};
 
 /// 202 with a new fan-out, 200 with the one an identical post made, 409 when the id was used for another event.
@@ -74,14 +75,23 @@ async fn commit(api: &Arc<Api>, new: NewFanout) -> Result<Accepted, Refusal> {
         let accepted = api.state.store.accept(api.state.boot, new).await?;
         if let Accepted::New(freeze) = &accepted {
             api.backlog.accepted();
-            // Full or closed: the freeze is in the store, and the sweeper finds it there.
-            let handed_over = api.state.handover.try_send(freeze.clone()).is_ok();
-            let (fanout_id, event_id) = (freeze.job.id.0, freeze.job.event.id.as_str());
-            tracing::debug!(target: "fanfare::api", fanout_id, event_id, handed_over, "event accepted");
+            hand_over(&api, freeze.clone());
         }
         Ok(accepted)
     };
     tokio::spawn(task).await.unwrap_or_else(|fault| Err(Refusal::internal(&fault.to_string())))
+}
+
+/// A freeze is leased to this instance from its commit on, and a living instance's freezes are nobody else's to take:
+/// so a full queue is waited for. How many wait is bounded by the backlog; a closed queue means that we drain, and
+/// draining gives the lease back.
+fn hand_over(api: &Api, freeze: FreezeJob) {
+    let (fanout_id, event_id) = (freeze.job.id.0, freeze.job.event.id.as_str());
+    tracing::debug!(target: "fanfare::api", fanout_id, event_id, "event accepted");
+    if let Err(TrySendError::Full(freeze)) = api.state.handover.try_send(freeze) {
+        let handover = api.state.handover.clone();
+        tokio::spawn(async move { handover.send(freeze).await });
+    }
 }
 
 /// Recipients waiting, at the pace in force.

@@ -55,13 +55,13 @@ pub struct State {
     pub fits: Arc<Fits>,
     /// Numbers in force.
     pub ceiling: Arc<dyn Fn() -> CeilingAnswer + Send + Sync>,
-    /// Freezes accepted here, handed to the fan-out room. Full or closed is no error: see [`State::boot`].
+    /// Freezes accepted here, handed to the fan-out room. The 202 does not wait for it.
     pub handover: mpsc::Sender<FreezeJob>,
     /// Fan-outs settled by this instance: wakes those who wait for them.
     pub settled: broadcast::Sender<FanoutId>,
     /// Database time.
     pub clock: Arc<DbClock>,
-    /// This instance. A freeze that could not be handed over stays leased to it in the store and is swept up.
+    /// This instance: the freezes of events accepted here are leased to it.
     pub boot: BootId,
     /// Who may call.
     pub keys: Arc<Keys>,
