@@ -1,2 +1,247 @@
-//! Owns the client of our own API.
-//! Must never know: the server's insides.
+//! Owns the client of our own API, for the command line and the demonstration.
+//! Must never know: the server's insides; it sees what any caller sees.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use reqwest::{Method, RequestBuilder, Response, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde::de::DeserializeOwned;
+
+use crate::wire::{
+    CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Fanout, FanoutList,
+    FollowsRequest, ImportAnswer, Problem,
+};
+
+/// Longest wait for an answer beyond what was asked to be waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a call brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address or the key cannot be used.
+    #[error("{0}")]
+    Setup(String),
+    /// No answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The service said no.
+    #[error("{}: {}", .0.code, .0.detail)]
+    Refused(Box<Problem>),
+    /// An answer that is not one of the API's; something else may be listening there.
+    #[error("status {status} with a body that is not of this API")]
+    Strange {
+        /// HTTP status.
+        status: u16,
+    },
+}
+
+/// Which fan-outs to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListQuery {
+    /// Only of this state.
+    pub state: Option<String>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// Most rows.
+    pub limit: Option<u32>,
+}
+
+/// A client of one service with one key.
+#[derive(Debug, Clone)]
+pub struct Client {
+    base: Url,
+    key: SecretString,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// A client of the service at `url`.
+    ///
+    /// # Errors
+    /// [`ClientError::Setup`] when `url` is not `http://…` or `https://…`.
+    pub fn new(url: &str, key: SecretString) -> Result<Self, ClientError> {
+        let base = Url::parse(url).map_err(|fault| ClientError::Setup(format!("the address {url:?}: {fault}")))?;
+        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
+            return Err(ClientError::Setup(format!("the address {url:?} must begin with http:// or https://")));
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|fault| ClientError::Setup(causes(&fault)))?;
+        Ok(Self { base, key, http })
+    }
+
+    /// Posts an event; `true` = an identical one was accepted before.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn post_event(&self, event: &EventRequest) -> Result<(EventAccepted, bool), ClientError> {
+        let response = self.answer(self.request(Method::POST, &["events"]).json(event)).await?;
+        let repeat = response.status() == reqwest::StatusCode::OK;
+        Ok((read(response).await?, repeat))
+    }
+
+    /// One fan-out, once it is settled or `wait` (at most 60 s) has passed.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn fanout(&self, id: &str, wait: Duration) -> Result<Fanout, ClientError> {
+        let wait_ms = wait.as_millis().to_string();
+        let request = self.asking(&["fanouts", id], &[("wait_ms", Some(&wait_ms))]);
+        self.call(request.timeout(wait.saturating_add(PATIENCE))).await
+    }
+
+    /// Fan-outs, newest first.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn fanouts(&self, query: &ListQuery) -> Result<FanoutList, ClientError> {
+        let limit = query.limit.map(|n| n.to_string());
+        let given = [("state", query.state.as_ref()), ("cursor", query.cursor.as_ref()), ("limit", limit.as_ref())];
+        self.call(self.asking(&["fanouts"], &given)).await
+    }
+
+    /// Registers a device.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn put_device(&self, id: &str, device: &DeviceRequest) -> Result<DeviceRegistered, ClientError> {
+        self.call(self.request(Method::PUT, &["devices", id]).json(device)).await
+    }
+
+    /// One device.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn device(&self, id: &str) -> Result<DeviceAnswer, ClientError> {
+        self.call(self.request(Method::GET, &["devices", id])).await
+    }
+
+    /// Replaces what a device follows.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn put_follows(&self, id: &str, follows: &FollowsRequest) -> Result<(), ClientError> {
+        self.answer(self.request(Method::PUT, &["devices", id, "follows"]).json(follows)).await.map(drop)
+    }
+
+    /// Deletes a device.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_device(&self, id: &str) -> Result<(), ClientError> {
+        self.answer(self.request(Method::DELETE, &["devices", id])).await.map(drop)
+    }
+
+    /// Imports devices from NDJSON. No time limit: the service is as fast as its database.
+    ///
+    /// # Errors
+    /// [`ClientError`]; what was imported before it stays.
+    pub async fn import<S>(&self, ndjson: S) -> Result<ImportAnswer, ClientError>
+    where
+        S: Stream<Item = std::io::Result<Bytes>> + Send + Sync + 'static,
+    {
+        let body = reqwest::Body::wrap(StreamBody::new(ndjson.map_ok(Frame::data)));
+        let request = self.request(Method::POST, &["devices", "import"]).header("content-type", "application/x-ndjson");
+        self.call(request.timeout(Duration::MAX).body(body)).await
+    }
+
+    /// Numbers in force.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn ceiling(&self) -> Result<CeilingAnswer, ClientError> {
+        self.call(self.request(Method::GET, &["ceiling"])).await
+    }
+
+    fn request(&self, method: Method, segments: &[&str]) -> RequestBuilder {
+        self.to(method, self.url(segments))
+    }
+
+    fn asking(&self, segments: &[&str], query: &[(&str, Option<&String>)]) -> RequestBuilder {
+        let mut url = self.url(segments);
+        for (name, value) in query {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        self.to(Method::GET, url)
+    }
+
+    fn to(&self, method: Method, url: Url) -> RequestBuilder {
+        self.http.request(method, url).bearer_auth(self.key.expose_secret()).timeout(PATIENCE)
+    }
+
+    /// Segments are escaped, so that an id with a slash or a question mark in it stays one segment.
+    fn url(&self, segments: &[&str]) -> Url {
+        let mut url = self.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().push("v1").extend(segments);
+        }
+        url
+    }
+
+    async fn call<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        read(self.answer(request).await?).await
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let response = request.send().await.map_err(|fault| unreachable(&fault))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let problem = response.json().await.map_err(|_| ClientError::Strange { status: status.as_u16() })?;
+        Err(ClientError::Refused(Box::new(problem)))
+    }
+}
+
+async fn read<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {
+    let status = response.status().as_u16();
+    response.json().await.map_err(|fault| match fault.is_decode() {
+        true => ClientError::Strange { status },
+        false => unreachable(&fault),
+    })
+}
+
+fn unreachable(fault: &reqwest::Error) -> ClientError {
+    if fault.is_builder() { ClientError::Setup(causes(fault)) } else { ClientError::Unreachable(causes(fault)) }
+}
+
+/// The outer message says only that something failed; the reason lies at the bottom of the chain.
+fn causes(fault: &dyn std::error::Error) -> String {
+    let chain: Vec<String> =
+        std::iter::successors(Some(fault), |fault| fault.source()).map(ToString::to_string).collect();
+    chain.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_stay_one_segment_and_a_prefix_is_kept() {
+        let client = Client::new("http://127.0.0.1:1/fanfare/", "k".to_owned().into()).unwrap();
+        let url = |id: &str| client.request(Method::GET, &["devices", id]).build().unwrap().url().to_string();
+        assert_eq!(url("a/b?c"), "http://127.0.0.1:1/fanfare/v1/devices/a%2Fb%3Fc");
+        assert_eq!(url("d1"), "http://127.0.0.1:1/fanfare/v1/devices/d1");
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_is_said_so() {
+        for url in ["", "localhost:8080", "ftp://x", "mailto:a@b"] {
+            assert!(matches!(Client::new(url, "k".to_owned().into()), Err(ClientError::Setup(_))), "{url:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_shown() {
+        let client = Client::new("http://127.0.0.1:1", "fanfare_secret".to_owned().into()).unwrap();
+        assert!(!format!("{client:?}").contains("fanfare_secret"));
+    }
+}

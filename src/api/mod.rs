@@ -1,3 +1,133 @@
-//! api
+//! Owns the HTTP API: which calls there are, who may make them, how they are answered. The only room that knows axum.
+//! Must never know: SQL, how a fan-out is sent, or where settings come from.
+//!
+//! A request passes, cheapest first: the gate, the key and its scope, the key's quota, the backlog, the body's size
+//! and time, its JSON, its meaning, the database. Adding a call = one file here, one line in [`router`].
 
+mod backlog;
+mod body;
+mod ceiling;
+mod devices;
+mod events;
+mod fanouts;
+mod guard;
+mod import;
 pub mod keys;
+mod ops;
+mod problem;
+mod query;
+mod request_id;
+mod shown;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post, put};
+use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+
+pub use keys::{KeyError, Keys, Scope};
+pub use ops::{OpsState, Parts, ops_router};
+pub use problem::Code;
+
+use crate::clock::DbClock;
+use crate::domain::catalogue::Catalogue;
+use crate::domain::event::{Event, FieldError};
+use crate::domain::ids::{BootId, FanoutId};
+use crate::door::{Gate, Quota};
+use crate::store::{FreezeJob, Store};
+use crate::wire::CeilingAnswer;
+use backlog::Backlog;
+
+/// Whether the message an event becomes is small enough, for every text it may be rendered with.
+pub type Fits = dyn Fn(&Event) -> Result<(), FieldError> + Send + Sync;
+
+/// What the API needs of the rest.
+#[derive(Clone)]
+pub struct State {
+    /// Where events, fan-outs and devices are kept.
+    pub store: Arc<dyn Store>,
+    /// The event types.
+    pub catalogue: Arc<Catalogue>,
+    /// Whether the event's message fits FCM's limit.
+    pub fits: Arc<Fits>,
+    /// Numbers in force.
+    pub ceiling: Arc<dyn Fn() -> CeilingAnswer + Send + Sync>,
+    /// Freezes accepted here, handed to the fan-out room. The 202 does not wait for it.
+    pub handover: mpsc::Sender<FreezeJob>,
+    /// Fan-outs settled by this instance: wakes those who wait for them.
+    pub settled: broadcast::Sender<FanoutId>,
+    /// Database time.
+    pub clock: Arc<DbClock>,
+    /// This instance: the freezes of events accepted here are leased to it.
+    pub boot: BootId,
+    /// Who may call.
+    pub keys: Arc<Keys>,
+    /// Recipients waiting to be sent to, for `expected_start_ms`.
+    pub load: Arc<AtomicU64>,
+    /// Cancelled when draining begins: those who wait are answered at once.
+    pub draining: CancellationToken,
+    /// How much is let in.
+    pub limits: Limits,
+}
+
+/// How much is let in.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Requests served at once.
+    pub max_in_flight: u32,
+    /// Requests per second of one key; 0 = no quota.
+    pub requests_per_s_per_key: u32,
+    /// Accepted fan-outs not yet settled.
+    pub max_backlog: u64,
+}
+
+/// Imports at once: each may hold a batch of rows in memory and a writer of the database busy.
+const MAX_IMPORTS: u32 = 2;
+
+/// The state with what the API keeps itself.
+struct Api {
+    state: State,
+    gate: Gate,
+    imports: Gate,
+    quota: Quota,
+    backlog: Backlog,
+}
+
+/// The API's router, to be served by [`crate::door::serve`].
+pub fn router(state: State) -> Router {
+    let Limits { max_in_flight, requests_per_s_per_key, max_backlog } = state.limits;
+    let api = Arc::new(Api {
+        gate: Gate::new(max_in_flight),
+        imports: Gate::new(MAX_IMPORTS),
+        quota: Quota::new(requests_per_s_per_key),
+        backlog: Backlog::new(max_backlog),
+        state,
+    });
+    let open_to = |scopes: &'static [Scope]| from_fn_with_state((Arc::clone(&api), scopes), guard::require);
+
+    let events = Router::new().route("/v1/events", post(events::accept)).route_layer(open_to(&[Scope::Events]));
+    let fanouts = Router::new()
+        .route("/v1/fanouts", get(fanouts::list))
+        .route("/v1/fanouts/{id}", get(fanouts::show))
+        .route_layer(open_to(&[Scope::Events, Scope::Ops]));
+    let devices = Router::new()
+        .route("/v1/devices/import", post(import::run))
+        .route("/v1/devices/{id}", put(devices::register).get(devices::show).delete(devices::delete))
+        .route("/v1/devices/{id}/follows", put(devices::follow))
+        .route_layer(open_to(&[Scope::Devices]));
+    let ops = Router::new().route("/v1/ceiling", get(ceiling::show)).route_layer(open_to(&[Scope::Ops]));
+
+    Router::new()
+        .merge(events)
+        .merge(fanouts)
+        .merge(devices)
+        .merge(ops)
+        .fallback(problem::no_such_path)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(from_fn_with_state(Arc::clone(&api), guard::enter))
+        .layer(from_fn(request_id::tag))
+        .with_state(api)
+}

@@ -1,10 +1,16 @@
-//! Owns the JSON shapes of the API, as sent and received by server and client alike.
-//! Must never know: what the values mean; the API checks them, the domain gives them meaning.
+//! Owns the JSON of the API: its shapes, as sent and received by server and client alike, and how JSON is read.
+//! Must never know: what the values mean; the rooms behind check them, the domain gives them meaning.
+
+mod follow;
+mod read;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use follow::FollowEntry;
+pub use read::{ReadError, read};
 
 /// `POST /v1/events`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -143,6 +149,17 @@ pub struct DeviceRequest {
     pub locale: Option<String>,
 }
 
+/// Answer to a registration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRegistered {
+    /// The device.
+    pub id: String,
+    /// It was not there before.
+    pub created: bool,
+    /// It was tombstoned or suspended and is live again.
+    pub revived: bool,
+}
+
 /// `GET /v1/devices/{id}`. The token itself is never given back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAnswer {
@@ -179,15 +196,31 @@ pub struct FollowsRequest {
     pub muted: Vec<String>,
 }
 
-/// One followed subject.
+/// One line of `POST /v1/devices/import`: a device and what it follows, in one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FollowEntry {
-    /// `team:ars`.
-    pub subject: String,
-    /// Event types; absent = all.
+pub struct ImportLine {
+    /// The caller's name for the device.
+    pub id: String,
+    /// Owner.
+    pub user_id: String,
+    /// Registration token; exactly one of `token` and `fid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub types: Option<Vec<String>>,
+    pub token: Option<String>,
+    /// Firebase installation id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fid: Option<String>,
+    /// `android`, `ios`, `web`.
+    pub platform: String,
+    /// `pt-BR`; the default is the catalogue's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locale: Option<String>,
+    /// The whole set of what it follows; absent leaves that as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Vec<FollowEntry>>,
+    /// Event types never wanted; part of the set, so it needs `follows` beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub muted: Option<Vec<String>>,
 }
 
 /// Answer to an import.

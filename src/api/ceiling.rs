@@ -1,0 +1,15 @@
+//! Owns `GET /v1/ceiling`.
+//! Must never know: how the ceiling is kept.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+
+use super::Api;
+use crate::wire::CeilingAnswer;
+
+/// The numbers in force on this instance.
+pub(super) async fn show(State(api): State<Arc<Api>>) -> Json<CeilingAnswer> {
+    Json((api.state.ceiling)())
+}

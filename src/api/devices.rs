@@ -1,0 +1,84 @@
+//! Owns the calls about one device.
+//! Must never know: what makes a device valid, or how it is stored.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::body::{MAX_BODY_BYTES, json};
+use super::problem::{Code, Refusal};
+use super::{Api, shown};
+use crate::devices::{DeviceDraft, FollowsDraft, address_hash, show_follows};
+use crate::domain::ids::DeviceId;
+use crate::wire::{DeviceAnswer, DeviceRegistered, DeviceRequest, FollowsRequest};
+
+/// Largest set of follows, bytes: 1,000 subjects with types named for each.
+const MAX_FOLLOWS_BYTES: usize = 256 * 1024;
+
+/// Registers or updates: 201 when it is new, 200 when it was there. What it follows stays as it is.
+pub(super) async fn register(
+    State(api): State<Arc<Api>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let asked = json::<DeviceRequest>(request, MAX_BODY_BYTES).await?;
+    let draft = DeviceDraft {
+        id: &id,
+        user_id: &asked.user_id,
+        token: asked.token.as_deref(),
+        fid: asked.fid.as_deref(),
+        platform: &asked.platform,
+        locale: asked.locale.as_deref(),
+    };
+    let device = draft.parse(&api.state.catalogue.default_locale)?;
+    let put = api.state.store.put_device(device).await?;
+    let status = if put.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(DeviceRegistered { id, created: put.created, revived: put.revived })).into_response())
+}
+
+/// Replaces the whole set of follows.
+pub(super) async fn follow(
+    State(api): State<Arc<Api>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<StatusCode, Refusal> {
+    let id = device_id(&id)?;
+    let asked = json::<FollowsRequest>(request, MAX_FOLLOWS_BYTES).await?;
+    let follows = FollowsDraft { follows: &asked.follows, muted: &asked.muted }.parse(&api.state.catalogue)?;
+    if api.state.store.put_follows(id, follows).await? { Ok(StatusCode::NO_CONTENT) } else { Err(absent()) }
+}
+
+/// Never tells the token.
+pub(super) async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Json<DeviceAnswer>, Refusal> {
+    let view = api.state.store.device(device_id(&id)?).await?.ok_or_else(absent)?;
+    let (follows, muted) = show_follows(&view.follows, &api.state.catalogue);
+    Ok(Json(DeviceAnswer {
+        id: view.device.id.to_string(),
+        user_id: view.device.user.to_string(),
+        addressed_by: view.device.address.field().to_owned(),
+        address_hash: address_hash(&view.device.address),
+        platform: view.device.platform.to_string(),
+        locale: view.device.locale.as_str().to_owned(),
+        state: view.state.to_string(),
+        follows,
+        muted,
+        registered_at: shown::rfc3339(view.registered_ms)?,
+    }))
+}
+
+/// 204 whether or not it was there: what the caller wants is that it is gone, and a repeated request finds it so.
+pub(super) async fn delete(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
+    api.state.store.delete_device(device_id(&id)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn device_id(raw: &str) -> Result<DeviceId, Refusal> {
+    DeviceId::parse(raw).map_err(|fault| Refusal::field("/id", fault.to_string()))
+}
+
+fn absent() -> Refusal {
+    Refusal::new(Code::DeviceNotFound, "no device has this id; PUT /v1/devices/{id} registers it")
+}

@@ -1,0 +1,110 @@
+//! Owns `POST /v1/events`: from a body to a committed event.
+//! Must never know: how a fan-out is frozen or sent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::Api;
+use super::body::{MAX_BODY_BYTES, json};
+use super::problem::{Code, Refusal};
+use crate::domain::event::{DeadlineError, Event, EventDraft};
+use crate::domain::ids::FanoutId;
+use crate::store::{Accepted, FreezeJob, NewFanout};
+use crate::wire::{EventAccepted, EventRequest};
+
+/// 202 with a new fan-out, 200 with the one an identical post made, 409 when the id was used for another event.
+pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Refusal> {
+    api.backlog.admit(&*api.state.store).await?;
+    let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;
+    let new = check(&api, posted)?;
+    let event_id = new.event.id.clone();
+    match commit(&api, new).await? {
+        Accepted::New(freeze) => Ok(answer(StatusCode::ACCEPTED, freeze.job.id, expected_start_ms(&api))),
+        Accepted::Repeat(fanout) => Ok(answer(StatusCode::OK, fanout, 0)),
+        Accepted::Conflict(fanout) => Err(Refusal::new(
+            Code::EventConflict,
+            format!("the id {event_id} was used with other content; its fan-out is {fanout}. Choose a new id"),
+        )),
+    }
+}
+
+fn check(api: &Api, posted: EventRequest) -> Result<NewFanout, Refusal> {
+    if posted.supersedes.is_some() {
+        return Err(Refusal::field("/supersedes", "corrections are not served by this version"));
+    }
+    let catalogue = &api.state.catalogue;
+    let event = Event::parse(draft(posted), catalogue)?;
+    let deadline_ms = event.deadline_ms(api.state.clock.now_ms()).map_err(out_of_time)?;
+    (api.state.fits)(&event).map_err(|fault| vec![fault])?;
+    let class = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?.class;
+    Ok(NewFanout { content_hash: event.content_hash(), class, deadline_ms, event })
+}
+
+fn draft(posted: EventRequest) -> EventDraft {
+    EventDraft {
+        id: posted.id,
+        kind: posted.kind,
+        match_id: posted.match_id,
+        occurred_at: posted.occurred_at,
+        subjects: posted.subjects,
+        fields: posted.fields,
+        data: posted.data,
+        useful_for_s: posted.useful_for_s,
+    }
+}
+
+fn out_of_time(error: DeadlineError) -> Refusal {
+    match error {
+        DeadlineError::TooLate { .. } => Refusal::new(Code::TooLate, error.to_string()),
+        DeadlineError::Future { .. } => Refusal::field("/occurred_at", error.to_string()),
+    }
+}
+
+/// Commits and hands over in a task of its own: a caller who hangs up in between must not leave a committed fan-out
+/// that nobody in this process knows of.
+async fn commit(api: &Arc<Api>, new: NewFanout) -> Result<Accepted, Refusal> {
+    let api = Arc::clone(api);
+    let task = async move {
+        let accepted = api.state.store.accept(api.state.boot, new).await?;
+        if let Accepted::New(freeze) = &accepted {
+            api.backlog.accepted();
+            hand_over(&api, freeze.clone());
+        }
+        Ok(accepted)
+    };
+    tokio::spawn(task).await.unwrap_or_else(|fault| Err(Refusal::internal(&fault.to_string())))
+}
+
+/// A freeze is leased to this instance from its commit on, and a living instance's freezes are nobody else's to take:
+/// so a full queue is waited for. How many wait is bounded by the backlog; a closed queue means that we drain, and
+/// draining gives the lease back.
+fn hand_over(api: &Api, freeze: FreezeJob) {
+    let (fanout_id, event_id) = (freeze.job.id.0, freeze.job.event.id.as_str());
+    tracing::debug!(target: "fanfare::api", fanout_id, event_id, "event accepted");
+    if let Err(TrySendError::Full(freeze)) = api.state.handover.try_send(freeze) {
+        let handover = api.state.handover.clone();
+        tokio::spawn(async move { handover.send(freeze).await });
+    }
+}
+
+/// Recipients waiting, at the pace in force.
+fn expected_start_ms(api: &Api) -> u64 {
+    let waiting = api.state.load.load(Ordering::Relaxed) as f64;
+    let ceiling = (api.state.ceiling)();
+    let ms = if ceiling.pace > 0.0 { waiting / ceiling.pace * 1000.0 } else { 0.0 };
+    // A float to an integer saturates, so an absurd load reads as very long.
+    (ms as u64).saturating_add(ceiling.paused_for_ms)
+}
+
+fn answer(status: StatusCode, fanout: FanoutId, expected_start_ms: u64) -> Response {
+    let status_url = format!("/v1/fanouts/{fanout}");
+    let body = EventAccepted { fanout_id: fanout.to_string(), status_url: status_url.clone(), expected_start_ms };
+    (status, [(LOCATION, status_url)], Json(body)).into_response()
+}

@@ -1,0 +1,93 @@
+//! Owns reading fan-outs: one, many, and waiting for one to settle.
+//! Must never know: how one gets there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use super::problem::{Code, Refusal};
+use super::query::{self, Given};
+use super::{Api, shown};
+use crate::domain::batch::FanoutState;
+use crate::domain::ids::FanoutId;
+use crate::door::Pass;
+use crate::store::{FanoutQuery, FanoutView};
+use crate::wire;
+
+/// Longest long poll, ms. Most proxies give up on an answer after 60 s.
+const MAX_WAIT_MS: u32 = 60_000;
+/// A fan-out may be settled by another instance, of which no nudge comes.
+const TICK: Duration = Duration::from_millis(500);
+const MAX_PAGE: u32 = 100;
+const PAGE: u32 = 20;
+
+/// One fan-out; with `wait_ms` once it is settled, or as it is when that time has passed.
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    Extension(pass): Extension<Pass>,
+    Path(id): Path<String>,
+    given: Given,
+) -> Result<Json<wire::Fanout>, Refusal> {
+    let [wait_ms] = query::read(given, ["wait_ms"])?;
+    let wait_ms = query::number("wait_ms", wait_ms, 0..=MAX_WAIT_MS)?.unwrap_or(0);
+    let absent = || Refusal::new(Code::FanoutNotFound, "no fan-out has this id; it may have been removed by retention");
+    let id: FanoutId = id.parse().map_err(|_| absent())?;
+    // Subscribed before the first reading: what settles after that reading is heard.
+    let mut settled = api.state.settled.subscribe();
+    let until = Instant::now() + Duration::from_millis(wait_ms.into());
+    loop {
+        let view = api.state.store.fanout(id).await?.ok_or_else(absent)?;
+        if ended(&view) || Instant::now() >= until || api.state.draining.is_cancelled() {
+            return Ok(Json(shown::fanout(&view, api.state.clock.now_ms())?));
+        }
+        pass.step_out();
+        tokio::select! {
+            () = heard(&mut settled, id) => {}
+            () = tokio::time::sleep_until(until.min(Instant::now() + TICK)) => {}
+            () = api.state.draining.cancelled() => {}
+        }
+        pass.step_in().await;
+    }
+}
+
+const fn ended(view: &FanoutView) -> bool {
+    matches!(view.state, FanoutState::Done | FanoutState::Cancelled | FanoutState::SetAside)
+}
+
+/// Ends when `id` is settled here, or may have been while we fell behind. A closed channel leaves it to the ticker.
+async fn heard(settled: &mut broadcast::Receiver<FanoutId>, id: FanoutId) {
+    loop {
+        match settled.recv().await {
+            Ok(other) if other != id => {}
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// Fan-outs, newest first.
+pub(super) async fn list(State(api): State<Arc<Api>>, given: Given) -> Result<Json<wire::FanoutList>, Refusal> {
+    let [state, cursor, limit] = query::read(given, ["state", "cursor", "limit"])?;
+    let state = state.map(|name| parse_state(&name)).transpose()?;
+    let foreign = || Refusal::field("cursor", "pass the `next_cursor` of the page before");
+    let before = cursor.map(|raw| raw.parse::<FanoutId>().map_err(|_| foreign())).transpose()?;
+    let limit = query::number("limit", limit, 1..=MAX_PAGE)?.unwrap_or(PAGE);
+    // One more than asked tells whether there is a next page.
+    let mut views = api.state.store.fanouts(FanoutQuery { state, before, limit: limit + 1 }).await?;
+    let more = views.len() > limit as usize;
+    views.truncate(limit as usize);
+    let next_cursor = views.last().filter(|_| more).map(|last| last.id.to_string());
+    let now_ms = api.state.clock.now_ms();
+    let fanouts = views.iter().map(|view| shown::fanout(view, now_ms)).collect::<Result<_, _>>()?;
+    Ok(Json(wire::FanoutList { fanouts, next_cursor }))
+}
+
+fn parse_state(name: &str) -> Result<FanoutState, Refusal> {
+    let names: Vec<&str> = FanoutState::ALL.iter().map(|s| s.as_str()).collect();
+    let found = FanoutState::ALL.iter().copied().find(|s| s.as_str() == name);
+    found.ok_or_else(|| Refusal::field("state", format!("must be one of {}", names.join(", "))))
+}

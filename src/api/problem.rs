@@ -1,0 +1,215 @@
+//! Owns every way the API says no: the stable codes, and how a refusal is written (RFC 9457).
+//! Must never know: why a room refused, beyond what it says.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+
+use crate::domain::event::FieldError;
+use crate::door::gate::retry_after_s;
+use crate::store::StoreError;
+use crate::wire::{FieldProblem, Problem};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $status:literal $code:literal $title:literal $retryable:literal,)+) => {
+        /// Every problem the API answers with. The names are stable: programs may rely on them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code { $($(#[$doc])* $name,)+ }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The stable name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $code,)+ }
+            }
+
+            /// The HTTP status it comes with.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)+ }
+            }
+
+            /// Whether the same request may succeed later.
+            #[must_use]
+            pub const fn retryable(self) -> bool {
+                match self { $(Self::$name => $retryable,)+ }
+            }
+
+            const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON; `detail` names line and column.
+    BadJson = 400 "bad_json" "The body is not valid JSON" false,
+    /// The request could not be read to its end.
+    BadRequest = 400 "bad_request" "The request could not be read" false,
+    /// No key, or an unknown one.
+    Unauthenticated = 401 "unauthenticated" "A known API key is needed" false,
+    /// The key lacks the scope.
+    Forbidden = 403 "forbidden" "The key may not do this" false,
+    /// There is no such path.
+    NotFound = 404 "not_found" "There is no such path" false,
+    /// There is no such fan-out.
+    FanoutNotFound = 404 "fanout_not_found" "There is no such fan-out" false,
+    /// There is no such device.
+    DeviceNotFound = 404 "device_not_found" "There is no such device" false,
+    /// The path has other methods.
+    MethodNotAllowed = 405 "method_not_allowed" "The path does not have this method" false,
+    /// The body came too slowly.
+    BodyTimeout = 408 "body_timeout" "The body came too slowly" true,
+    /// The event's id was used for another event.
+    EventConflict = 409 "event_conflict" "The id was used for another event" false,
+    /// The body is larger than this call takes.
+    BodyTooLarge = 413 "body_too_large" "The body is too large" false,
+    /// The body is of a kind this call does not read.
+    UnsupportedMediaType = 415 "unsupported_media_type" "The body is of a kind this call does not read" false,
+    /// Fields are wrong; `errors` names each.
+    Invalid = 422 "invalid" "Some fields are wrong" false,
+    /// The event's usefulness has passed.
+    TooLate = 422 "too_late" "The event came too late to be useful" false,
+    /// The key made more requests than its quota.
+    QuotaExceeded = 429 "quota_exceeded" "The key's quota is used up" true,
+    /// As many requests in flight as this instance serves at once.
+    Overloaded = 503 "overloaded" "The instance is at its limit" true,
+    /// As many fan-outs wait as are kept waiting.
+    BacklogFull = 503 "backlog_full" "Too many fan-outs wait already" true,
+    /// The database does not answer.
+    DatabaseUnavailable = 503 "database_unavailable" "The database does not answer" true,
+    /// Our own fault; the log knows more.
+    Internal = 500 "internal" "The service failed" false,
+}
+
+/// One answer that says no.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    code: Code,
+    detail: String,
+    retry_after_s: Option<u64>,
+    errors: Vec<FieldProblem>,
+}
+
+impl Refusal {
+    /// With a `Retry-After` of 1 to 3 s when overload or an outage is the reason.
+    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let retry_after_s = (code.status() == 503).then(retry_after_s);
+        Self { code, detail: detail.into(), retry_after_s, errors: Vec::new() }
+    }
+
+    /// Fields are at fault.
+    pub(super) fn fields(errors: Vec<FieldProblem>) -> Self {
+        let named: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
+        Self { errors: errors.clone(), ..Self::new(Code::Invalid, format!("see `errors`: {}", named.join(", "))) }
+    }
+
+    /// One field is at fault.
+    pub(super) fn field(field: &str, problem: impl Into<String>) -> Self {
+        Self::fields(vec![FieldProblem { field: field.to_owned(), problem: problem.into() }])
+    }
+
+    /// When to come back.
+    pub(super) fn retry_after_s(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// Our own fault. What is wrong is logged here, once, and not told to the caller.
+    pub(super) fn internal(what: &str) -> Self {
+        tracing::error!(target: "fanfare::api", error = what, "request failed");
+        Self::new(Code::Internal, "this is our fault; the service's log has more under this request's id")
+    }
+}
+
+impl From<Vec<FieldError>> for Refusal {
+    fn from(faults: Vec<FieldError>) -> Self {
+        Self::fields(faults.into_iter().map(|f| FieldProblem { field: f.field, problem: f.problem }).collect())
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(why) => {
+                tracing::warn!(target: "fanfare::api", error = %why, "database unavailable");
+                Self::new(Code::DatabaseUnavailable, "nothing was kept; send the same request again")
+            }
+            StoreError::Corrupt(_) | StoreError::Schema(_) | StoreError::Statement(_) => {
+                Self::internal(&error.to_string())
+            }
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self { code, detail, retry_after_s, errors } = self;
+        let problem = Problem {
+            kind: "about:blank".to_owned(),
+            title: code.title().to_owned(),
+            status: code.status(),
+            detail,
+            code: code.as_str().to_owned(),
+            retryable: code.retryable(),
+            retry_after_s,
+            errors,
+        };
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(problem)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = retry_after_s {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if code == Code::Unauthenticated {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+pub(super) async fn no_such_path(uri: Uri) -> Refusal {
+    let path: String = uri.path().chars().take(100).collect();
+    Refusal::new(Code::NotFound, format!("nothing is served at {path}; the calls are listed in the README"))
+}
+
+pub(super) async fn no_such_method(method: Method) -> Refusal {
+    Refusal::new(Code::MethodNotAllowed, format!("{method} is not served here; `Allow` lists what is"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn codes_are_distinct_and_statuses_exist() {
+        let names: BTreeSet<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        for code in Code::ALL {
+            let response = Refusal::new(*code, "x").into_response();
+            assert_eq!(response.status().as_u16(), code.status());
+            assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+        }
+    }
+
+    #[test]
+    fn overload_and_outage_say_when_to_come_back() {
+        for code in Code::ALL.iter().filter(|c| c.status() == 503) {
+            let response = Refusal::new(*code, "x").into_response();
+            let seconds: u64 = response.headers()[RETRY_AFTER].to_str().unwrap().parse().unwrap();
+            assert!((1..=3).contains(&seconds) && code.retryable(), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn faults_of_ours_are_not_told() {
+        let refusal = Refusal::from(StoreError::Statement("SELECT secret FROM t".into()));
+        assert!(refusal.code == Code::Internal && !refusal.detail.contains("SELECT"), "{refusal:?}");
+    }
+}

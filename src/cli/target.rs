@@ -1,0 +1,120 @@
+//! Owns how a command finds the service it talks to, and what a failed call means for its exit code.
+//! Must never know: what is asked of the service.
+
+use secrecy::SecretString;
+
+use super::Failure;
+use crate::client::{Client, ClientError};
+use crate::wire::Problem;
+
+/// The service a command talks to.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Target {
+    /// Address of the service.
+    #[arg(long, env = "FANFARE_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// API key, as printed by `fanfare key`
+    #[arg(long, env = "FANFARE_KEY", hide_env_values = true)]
+    key: Option<SecretString>,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Target {
+    /// A client of the service.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] when there is no key or the address is none.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let missing = "no API key: pass --key or set FANFARE_KEY (`fanfare key` makes one)";
+        let key = self.key.clone().ok_or_else(|| Failure::Usage(missing.to_owned()))?;
+        Client::new(&self.url, key).map_err(|fault| self.failure(fault))
+    }
+
+    /// What a failed call means for the exit code.
+    #[must_use]
+    pub fn failure(&self, fault: ClientError) -> Failure {
+        let url = &self.url;
+        match fault {
+            ClientError::Setup(why) => Failure::Usage(why),
+            ClientError::Unreachable(why) => {
+                Failure::Unavailable(format!("no answer from {url}: {why}; is `fanfare serve` running there?"))
+            }
+            ClientError::Strange { status } => {
+                Failure::Runtime(format!("{url} answered {status}, but not as this API does; is the address right?"))
+            }
+            ClientError::Refused(problem) => {
+                let said = told(&problem);
+                match problem.status {
+                    429 => Failure::Paused(said),
+                    503 => Failure::Unavailable(said),
+                    _ => Failure::Runtime(said),
+                }
+            }
+        }
+    }
+}
+
+fn told(problem: &Problem) -> String {
+    let mut text = format!("{}: {}", problem.code, problem.detail);
+    if !problem.errors.is_empty() {
+        text = format!("{}: {}", problem.code, problem.title);
+    }
+    for error in &problem.errors {
+        text.push_str(&format!("\n  {}  {}", error.field, error.problem));
+    }
+    if let Some(seconds) = problem.retry_after_s {
+        text.push_str(&format!("\n  try again in {seconds} s"));
+    }
+    // It goes to a terminal, which would obey what is written in control characters.
+    text.chars().filter(|c| *c == '\n' || !c.is_control()).collect()
+}
+
+/// An answer as JSON, for programs.
+///
+/// # Errors
+/// [`Failure::Runtime`] when it cannot be written as JSON, which no answer of the API can fail at.
+pub fn print_json(answer: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(answer).map_err(|fault| Failure::Runtime(fault.to_string()))?;
+    super::print(&format!("{text}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FieldProblem;
+
+    fn target() -> Target {
+        Target { url: "http://127.0.0.1:1".into(), key: None, json: false }
+    }
+
+    fn problem(status: u16) -> ClientError {
+        ClientError::Refused(Box::new(Problem {
+            kind: "about:blank".into(),
+            title: "Some fields are wrong".into(),
+            status,
+            detail: "see".into(),
+            code: "invalid".into(),
+            retryable: true,
+            retry_after_s: Some(2),
+            errors: vec![FieldProblem { field: "/type".into(), problem: "\u{1b}[31mbad".into() }],
+        }))
+    }
+
+    #[test]
+    fn the_exit_code_says_whether_to_try_again() {
+        let target = target();
+        assert!(matches!(target.failure(problem(503)), Failure::Unavailable(_)));
+        assert!(matches!(target.failure(problem(429)), Failure::Paused(_)));
+        assert!(matches!(target.failure(problem(422)), Failure::Runtime(_)));
+        assert!(matches!(target.failure(ClientError::Unreachable("x".into())), Failure::Unavailable(_)));
+        assert!(matches!(target.client(), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn every_field_is_told_and_nothing_a_terminal_obeys() {
+        let Failure::Runtime(text) = target().failure(problem(422)) else { panic!() };
+        assert_eq!(text, "invalid: Some fields are wrong\n  /type  [31mbad\n  try again in 2 s");
+    }
+}

@@ -1,0 +1,122 @@
+//! Owns how a stream of bytes becomes numbered lines, in bounded memory.
+//! Must never know: what a line says.
+
+/// Longest line, bytes: a device with the longest token and its follows fits many times over.
+pub const MAX_LINE_BYTES: usize = 64 * 1024;
+
+/// One line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// From 1.
+    pub no: u64,
+    /// Without its end; `None` when it was longer than [`MAX_LINE_BYTES`].
+    pub text: Option<Vec<u8>>,
+}
+
+/// Splits bytes into lines. Lines end with LF or CR LF, the last one may end with nothing; blank ones are counted and
+/// left out, as is a byte order mark.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    begun: Vec<u8>,
+    too_long: bool,
+    no: u64,
+}
+
+impl Lines {
+    /// The next whole line of `input`, which is moved past it. `None` = no whole line is left; what there is of the
+    /// next one is kept.
+    pub(super) fn next(&mut self, input: &mut &[u8]) -> Option<Line> {
+        while !input.is_empty() {
+            let end = input.iter().position(|b| *b == b'\n');
+            self.keep(&input[..end.unwrap_or(input.len())]);
+            *input = &input[end.map_or(input.len(), |at| at + 1)..];
+            if end.is_some()
+                && let Some(line) = self.finish()
+            {
+                return Some(line);
+            }
+        }
+        None
+    }
+
+    fn keep(&mut self, part: &[u8]) {
+        if self.begun.len() + part.len() > MAX_LINE_BYTES {
+            self.too_long = true;
+        }
+        if self.too_long {
+            self.begun.clear();
+        } else {
+            self.begun.extend_from_slice(part);
+        }
+    }
+
+    /// Ends the line that was begun; `None` when it is blank. Called once more when the input has ended.
+    pub(super) fn finish(&mut self) -> Option<Line> {
+        self.no += 1;
+        let mut text = std::mem::take(&mut self.begun);
+        if std::mem::take(&mut self.too_long) {
+            return Some(Line { no: self.no, text: None });
+        }
+        if self.no == 1 && text.starts_with(b"\xEF\xBB\xBF") {
+            text.drain(..3);
+        }
+        let blank = text.iter().all(u8::is_ascii_whitespace);
+        (!blank).then_some(Line { no: self.no, text: Some(text) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split(pieces: &[&[u8]]) -> Vec<(u64, Option<String>)> {
+        let mut lines = Lines::default();
+        let mut found = Vec::new();
+        for piece in pieces {
+            let mut input = *piece;
+            found.extend(std::iter::from_fn(|| lines.next(&mut input)));
+        }
+        found.extend(lines.finish());
+        let text = |t: Vec<u8>| String::from_utf8(t).unwrap().trim_end().to_owned();
+        found.into_iter().map(|line| (line.no, line.text.map(text))).collect()
+    }
+
+    #[test]
+    fn every_line_keeps_its_number() {
+        let found = split(&[b"\xEF\xBB\xBFone\r\n\n  \nfo", b"ur\nfive"]);
+        let text = |s: &str| Some(s.to_owned());
+        assert_eq!(found, [(1, text("one")), (4, text("four")), (5, text("five"))]);
+        assert_eq!(split(&[b""]), []);
+        assert_eq!(split(&[b"one\n"]).len(), 1);
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_more_memory_than_the_longest() {
+        let mut lines = Lines::default();
+        for _ in 0..1000 {
+            assert_eq!(lines.next(&mut [b'x'; 8192].as_slice()), None);
+            assert!(lines.begun.capacity() <= 2 * MAX_LINE_BYTES, "{}", lines.begun.capacity());
+        }
+        let mut rest = b"\nnext\n".as_slice();
+        assert_eq!(lines.next(&mut rest), Some(Line { no: 1, text: None }));
+        assert_eq!(lines.next(&mut rest), Some(Line { no: 2, text: Some(b"next".to_vec()) }));
+    }
+
+    #[test]
+    fn the_longest_line_is_taken() {
+        let longest = vec![b'x'; MAX_LINE_BYTES];
+        assert!(split(&[&longest])[0].1.is_some());
+        assert!(split(&[&longest, b"x"])[0].1.is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(text in "[ab \r\n]{0,60}", cuts in proptest::collection::vec(0_usize..60, 0..6)) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c.min(text.len())).chain([0, text.len()]).collect();
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|w| &text.as_bytes()[w[0]..w[1]]).collect();
+            prop_assert_eq!(split(&pieces), split(&[text.as_bytes()]));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Owns the accept loop: how many connections, how long they may dawdle, how they end.
+//! Must never know: what is served.
+//!
+//! An accept loop of our own, because the ready-made one sets no timer: there a client that sends half a header
+//! keeps its connection for ever, and a shutdown waits for the slowest client without end.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+
+use super::activity::Activity;
+
+/// Bytes of one request's headers; more is answered 431 or resets the stream.
+const MAX_HEADER_BYTES: u32 = 32 * 1024;
+
+/// Limits of one listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Open connections; more wait in the kernel's queue.
+    pub max_connections: u32,
+    /// Requests at once on one HTTP/2 connection.
+    pub max_streams: u32,
+    /// From connecting to the first complete request header.
+    pub first_request: Duration,
+    /// Without a request afterwards. Longer than load balancers keep their side open (60 s is usual), so that it is
+    /// them who close and no request meets a closing connection.
+    pub keep_alive: Duration,
+    /// Longest wait for requests in progress at shutdown.
+    pub grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            max_streams: 64,
+            first_request: Duration::from_secs(5),
+            keep_alive: Duration::from_secs(75),
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Serves HTTP/1.1 and HTTP/2 with prior knowledge on `listener` until `shutdown`, then lets requests in progress end.
+///
+/// # Errors
+/// [`Cut`] when some had not ended after [`Limits::grace`]; they are cut off.
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    service: S,
+    limits: Limits,
+    shutdown: CancellationToken,
+) -> Result<(), Cut>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let open = TaskTracker::new();
+    let cut = CancellationToken::new();
+    let places = Arc::new(Semaphore::new(usize::try_from(limits.max_connections).unwrap_or(Semaphore::MAX_PERMITS)));
+    while let Some((stream, place)) = next(&listener, &places, &shutdown).await {
+        let connection = attend(stream, service.clone(), limits, shutdown.clone());
+        let cut = cut.clone();
+        open.spawn(async move {
+            tokio::select! {
+                () = connection => {}
+                () = cut.cancelled() => {}
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    open.close();
+    let in_time = tokio::time::timeout(limits.grace, open.wait()).await.is_ok();
+    let connections = open.len();
+    cut.cancel();
+    open.wait().await;
+    if in_time { Ok(()) } else { Err(Cut { connections }) }
+}
+
+/// Connections that had requests in progress when the grace period ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{connections} connections were cut off: their requests took longer than the grace period")]
+pub struct Cut {
+    /// How many.
+    pub connections: usize,
+}
+
+/// The next connection with its place; `None` at shutdown. The place comes first: a connection we have no room for
+/// stays with the kernel, where it costs us nothing.
+async fn next(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+    shutdown: &CancellationToken,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let connection = async {
+        let place = Arc::clone(places).acquire_owned().await.ok()?;
+        Some((accept(listener).await, place))
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => None,
+        connection = connection => connection,
+    }
+}
+
+/// Out of file descriptors, `accept` fails at once and again: waiting is what keeps that from being a hot loop.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    let mut pause = Duration::from_millis(10);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(fault) if of_one_client(&fault) => {}
+            Err(fault) => {
+                let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+                tracing::warn!(target: "fanfare::door", error = %fault, pause_ms, "cannot accept connections");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+        }
+    }
+}
+
+fn of_one_client(fault: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(fault.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // hyper restarts this timer between requests too, so here it is the longer of the two limits; the shorter one,
+    // and a client that never gets as far as choosing a protocol, are `Activity`'s.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.keep_alive);
+    builder.http1().max_buf_size(usize::try_from(MAX_HEADER_BYTES).unwrap_or(usize::MAX));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.max_streams)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10));
+    builder
+}
+
+async fn attend<S, B>(stream: TcpStream, service: S, limits: Limits, shutdown: CancellationToken)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    // Answers are small and whole: nothing is won by holding them back for more.
+    let _ = stream.set_nodelay(true);
+    let activity = Activity::new();
+    let service = TowerToHyperService::new(activity.watching(service));
+    let builder = protocols(&limits);
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        end = connection.as_mut() => Some(end),
+        () = shutdown.cancelled() => None,
+        () = activity.idle(limits.first_request, limits.keep_alive) => None,
+    };
+    let end = match ended {
+        Some(end) => end,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            // At shutdown `serve` cuts earlier; an idle client gets this long to read our goodbye.
+            let goodbye = if shutdown.is_cancelled() { limits.grace } else { limits.first_request };
+            tokio::time::timeout(goodbye, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(fault) = end {
+        tracing::debug!(target: "fanfare::door", error = %fault, "connection ended badly");
+    }
+}
