@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use tokio::task::LocalSet;
 
 use crate::breaker::{Breaker, BreakerSettings};
-use crate::fcm::FcmError;
 use crate::fcm::connections::{Connections, Settings};
+use crate::fcm::error::FcmError;
 
 use super::dispatch::{Dispatcher, Pacing, Wiring};
 use super::gates::Gates;

@@ -64,7 +64,14 @@ pub trait Store: Send + Sync + 'static {
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError>;
 
     /// Fan-outs accepted whose freeze has not ended, owned by nobody alive: leases up to `limit` of them to `boot`.
-    async fn take_freezes(&self, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, StoreError>;
+    /// So are freezes of `boot` itself that are not among the `running` and were accepted [`HANDOVER_MS`] ago or
+    /// earlier: their hand-over in process, or the answer to one of their steps, was lost.
+    async fn take_freezes(
+        &self,
+        boot: BootId,
+        running: Vec<FanoutId>,
+        limit: u32,
+    ) -> Result<Vec<FreezeJob>, StoreError>;
 
     /// Up to `limit` followers of one subject that want any type of `kinds`, after `after`, in order of key.
     /// Joins nothing and touches one index range.
@@ -132,6 +139,9 @@ pub trait Store: Send + Sync + 'static {
     /// Waits for what was handed to the database, then closes it.
     async fn close(&self);
 }
+
+/// Time an accepted freeze has to reach the freezer of its own instance, ms.
+pub const HANDOVER_MS: i64 = 2_000;
 
 /// Takeovers of one chunk without progress after which it is set aside.
 pub const MAX_TAKEOVERS: i16 = 4;
