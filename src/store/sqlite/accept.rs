@@ -8,7 +8,7 @@ use super::rows::{boot_bytes, code, from_json, now_ms, to_json};
 use super::sql;
 use crate::domain::batch::{Class, FanoutJob};
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
-use crate::store::{Accepted, FreezeJob, NewFanout};
+use crate::store::{Accepted, FreezeJob, HANDOVER_MS, NewFanout};
 
 /// Commits an event and its fan-out, or says which fan-out it is already.
 pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFanout) -> Answer<Accepted> {
@@ -74,9 +74,23 @@ pub(super) async fn job(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Opt
     .transpose()
 }
 
-/// Leases freezes nobody alive owns to `boot`, the most urgent first.
-pub(super) async fn take_freezes(conn: &mut SqliteConnection, boot: BootId, limit: u32) -> Answer<Vec<FreezeJob>> {
-    let lost: Vec<i64> = query_scalar(sql::LOST_FREEZES).bind(now_ms()).bind(limit).fetch_all(&mut *conn).await?;
+/// Leases freezes nobody alive owns to `boot`, the most urgent first; its own too that were lost on their way here.
+pub(super) async fn take_freezes(
+    conn: &mut SqliteConnection,
+    boot: BootId,
+    running: Vec<FanoutId>,
+    limit: u32,
+) -> Answer<Vec<FreezeJob>> {
+    let now = now_ms();
+    let running = serde_json::to_string(&running).map_err(|e| corrupt(e.to_string()))?;
+    let lost: Vec<i64> = query_scalar(sql::LOST_FREEZES)
+        .bind(now)
+        .bind(limit)
+        .bind(boot_bytes(boot))
+        .bind(now - HANDOVER_MS)
+        .bind(running)
+        .fetch_all(&mut *conn)
+        .await?;
     let mut taken = Vec::with_capacity(lost.len());
     for id in lost {
         let (epoch, cursor, next_chunk): (i32, i64, i32) =

@@ -109,8 +109,13 @@ impl Store for SqliteStore {
         self.writer.run(2, move |c| accept::accept(c, boot, new).boxed()).await
     }
 
-    async fn take_freezes(&self, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, StoreError> {
-        self.writer.run(limit as usize, move |c| accept::take_freezes(c, boot, limit).boxed()).await
+    async fn take_freezes(
+        &self,
+        boot: BootId,
+        running: Vec<FanoutId>,
+        limit: u32,
+    ) -> Result<Vec<FreezeJob>, StoreError> {
+        self.writer.run(limit as usize, move |c| accept::take_freezes(c, boot, running, limit).boxed()).await
     }
 
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError> {

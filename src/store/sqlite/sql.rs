@@ -42,7 +42,9 @@ statements! {
     JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body FROM fanout f
         JOIN event e ON e.event_id = f.event_id WHERE f.id = ?1";
     LOST_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0 AND (freeze_owner IS NULL
-        OR freeze_owner NOT IN (SELECT boot_id FROM instance WHERE lease_until_ms > ?1)) ORDER BY class, id LIMIT ?2";
+        OR freeze_owner NOT IN (SELECT boot_id FROM instance WHERE lease_until_ms > ?1)
+        OR (freeze_owner = ?3 AND accepted_ms <= ?4 AND id NOT IN (SELECT value FROM json_each(?5))))
+        ORDER BY class, id LIMIT ?2";
     TAKE_FREEZE = "UPDATE fanout SET freeze_owner = ?2, freeze_epoch = freeze_epoch + 1 WHERE id = ?1
         RETURNING freeze_epoch, freeze_cursor, freeze_chunks";
     FOLLOWER_PAGE = "SELECT device_key FROM follow WHERE subject = ?1 AND device_key > ?2 AND (kinds & ?3) <> 0
