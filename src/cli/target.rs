@@ -1,0 +1,1 @@
+//! Placeholder: another branch holds how a command finds the service.
