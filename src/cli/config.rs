@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 
-use super::{Failure, configuration, print};
+use super::{Failure, configuration, print, serving};
 
 /// What to do with the configuration.
 #[derive(Debug, Clone, Copy, Subcommand)]
@@ -21,12 +21,8 @@ pub enum ConfigCommand {
 /// # Errors
 /// [`Failure::Config`].
 pub fn run(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Failure> {
-    let loaded = configuration(file)?;
     match command {
-        ConfigCommand::Print => print(&loaded.print()),
-        ConfigCommand::Check => {
-            loaded.serving()?;
-            print("ok\n")
-        }
+        ConfigCommand::Print => print(&configuration(file)?.print()),
+        ConfigCommand::Check => serving(file).and_then(|_| print("ok\n")),
     }
 }

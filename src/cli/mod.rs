@@ -11,14 +11,18 @@ pub mod key;
 pub mod migrate;
 pub mod send;
 pub mod serve;
+pub mod target;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+use secrecy::ExposeSecret;
+
+use crate::api::keys::Keys;
 use crate::app::BuildError;
-use crate::config::{ConfigError, Environment, Loaded, load};
+use crate::config::{Config, ConfigError, Environment, Loaded, load};
 use crate::telemetry::TelemetryError;
 
 /// Why a command failed; decides the exit code. The text is the one message on stderr, without a secret in it.
@@ -128,7 +132,7 @@ impl Cli {
         match self.command {
             Command::Serve => serve::run(file).await,
             Command::Demo(args) => demo::run(args).await,
-            Command::Emulator(args) => emulator::run(args).await,
+            Command::Emulator(args) => emulator::run(args).await.map_err(Failure::Runtime),
             Command::Migrate => migrate::run(file).await,
             Command::Send(args) => send::run(args).await,
             Command::Fanout(command) => fanout::run(command).await,
@@ -146,6 +150,19 @@ fn configuration(file: Option<&Path>) -> Result<Loaded, Failure> {
     let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
     let env: Environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
     Ok(load(file, &env)?)
+}
+
+/// The configuration of this process, if `serve` can work with it.
+fn serving(file: Option<&Path>) -> Result<Config, Failure> {
+    let loaded = configuration(file)?;
+    let origin = loaded.origin("api.keys");
+    let config = loaded.serving()?;
+    match Keys::parse(config.api.keys.expose_secret()) {
+        Ok(_) => Ok(config),
+        Err(error) => Err(Failure::Config(format!(
+            "bad configuration: api.keys ({origin}): {error}. Fix: copy the entry as `fanfare key` printed it"
+        ))),
+    }
 }
 
 /// Writes to stdout. A reader that has gone (`| head`) is no failure.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Failure, configuration};
+use super::{Failure, serving};
 use crate::app::App;
 use crate::{shutdown, telemetry};
 
@@ -13,7 +13,7 @@ use crate::{shutdown, telemetry};
 /// [`Failure::Config`], [`Failure::Unavailable`] when a dependency is missing at start, [`Failure::Runtime`] when a
 /// part ends by itself or a drain does not finish in time.
 pub async fn run(file: Option<&Path>) -> Result<(), Failure> {
-    let config = configuration(file)?.serving()?;
+    let config = serving(file)?;
     telemetry::init(&config.log.format, &config.log.filter)?;
     let drain = shutdown::on_signals().map_err(|error| Failure::Runtime(format!("no signal handler: {error}")))?;
     // Starting may wait for a database; a signal ends that wait too.

@@ -80,6 +80,12 @@ impl Loaded {
         ConfigError::unless_empty(faults, self.config)
     }
 
+    /// Where the value of this key came from, for a message; empty when there is no such key.
+    #[must_use]
+    pub fn origin(&self, key: &str) -> String {
+        self.settings.get(key).map(|setting| setting.origin.to_string()).unwrap_or_default()
+    }
+
     /// The settings in force as TOML, each with its origin as a comment; a secret that was set is not shown.
     #[must_use]
     pub fn print(&self) -> String {

@@ -89,6 +89,16 @@ async fn serve_without_a_key_exits_78_and_says_how_to_make_one() {
 }
 
 #[tokio::test]
+async fn a_mistyped_key_entry_is_refused_before_anything_starts() {
+    for command in [&["serve"][..], &["config", "check"]] {
+        let run = fanfare(command, &[("FANFARE_API_KEYS", "ci:event:0123")]).await;
+        assert_eq!(run.code, Some(78), "{run:?}");
+        let start = "fanfare: bad configuration: api.keys (environment variable FANFARE_API_KEYS): ";
+        assert!(run.err.starts_with(start) && run.err.contains("`event`") && !run.err.contains("0123"), "{}", run.err);
+    }
+}
+
+#[tokio::test]
 async fn no_message_shows_a_secret() {
     let secret = "hunter2hunter2";
     let dsn = format!("mysql://u:{secret}@h/d");
@@ -111,7 +121,9 @@ async fn config_print_shows_what_is_in_force_and_config_check_says_ok() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[fcm]\nslots = 8\n").unwrap();
     let path = file.path().to_str().unwrap();
-    let env = [("FANFARE_API_KEYS", "ci:events:hidden-hash"), ("FANFARE__CEILING__RATE_PER_S", "100")];
+    let hash = "0123456789abcdef".repeat(4);
+    let entry = format!("ci:events:{hash}");
+    let env = [("FANFARE_API_KEYS", entry.as_str()), ("FANFARE__CEILING__RATE_PER_S", "100")];
     let run = fanfare(&["--config", path, "config", "print"], &env).await;
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
     let line = |start: &str| run.out.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{run:?}"));
@@ -119,7 +131,7 @@ async fn config_print_shows_what_is_in_force_and_config_check_says_ok() {
     assert!(line("rate_per_s = 100.0").ends_with("# environment variable FANFARE__CEILING__RATE_PER_S"));
     assert!(line("stall_after_ms = 1000").ends_with("# default"));
     assert!(line("keys = \"(set, hidden)\"").ends_with("# environment variable FANFARE_API_KEYS"));
-    assert!(!run.out.contains("hidden-hash"));
+    assert!(!run.out.contains(&hash));
 
     let check = fanfare(&["config", "check", "--config", path], &env).await;
     assert_eq!((check.code, check.out.as_str(), check.err.as_str()), (Some(0), "ok\n", ""));
