@@ -68,7 +68,7 @@ pub fn next(urls: &(String, String), secret: &str, f: &Fanout) {
     println!(
         "\nIt goes on serving until Ctrl-C. Try in another terminal:\n\n  \
          {binary} fanout show {} --url {api} --key {secret}\n\n  \
-         {binary} send red_card --match {} --field home=Arsenal --field away=Chelsea --field team=Chelsea --field player=Palmer --field minute=70 --wait --url {api} --key {secret}\n\n  \
+         {binary} send red_card --match {} --field home=Arsenal --field away=Chelsea --field score=2-1 --field team=Chelsea --field player=Palmer --field minute=70 --wait --url {api} --key {secret}\n\n  \
          curl -s '{ops}/readyz?verbose'\n",
         f.id, f.match_id
     );
