@@ -363,15 +363,14 @@ mod tests {
         assert_eq!(left(Platform::Ios, u64::MAX, i64::MAX), i64::MAX.to_string());
     }
 
-    /// The whole message as serde_json writes it in one go: what the pieces must add up to.
-    fn whole(event: &Event, kind: &EventType, platform: Platform, key: &str, address: &Address, left: &str) -> Vec<u8> {
-        let mut block = block(kind, platform, key);
+    /// The platform's block with its time left, set where it belongs and not spliced.
+    fn timed<'a>(mut block: Block<'a>, left: &str) -> Block<'a> {
         match &mut block {
             Block::Android { ttl, .. } => *ttl = format!("{left}s"),
-            Block::Apns { headers, .. } => headers.apns_expiration = left.to_owned(),
-            Block::Webpush { headers, .. } => headers.ttl = left.to_owned(),
+            Block::Apns { headers, .. } => left.clone_into(&mut headers.apns_expiration),
+            Block::Webpush { headers, .. } => left.clone_into(&mut headers.ttl),
         }
-        serde_json::to_vec(&message(event, kind, &text(), block, address)).unwrap()
+        block
     }
 
     fn hostile() -> impl Strategy<Value = String> {
@@ -400,7 +399,8 @@ mod tests {
             let template = Template::with_collapse_key(&event, &kind, &text(), platform, &collapse);
             prop_assume!(template.is_ok());
             let body = template.unwrap().body(&address, ttl, now);
-            let want = whole(&event, &kind, platform, &collapse, &address, &left(platform, ttl, now));
+            let block = timed(block(&kind, platform, &collapse), &left(platform, ttl, now));
+            let want = serde_json::to_vec(&message(&event, &kind, &text(), block, &address)).unwrap();
             prop_assert_eq!(std::str::from_utf8(&body).unwrap(), std::str::from_utf8(&want).unwrap());
             let parsed: Value = serde_json::from_slice(&body).unwrap();
             prop_assert_eq!(parsed["message"][address.field()].as_str(), Some(token.as_str()));
