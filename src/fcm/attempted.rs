@@ -78,3 +78,64 @@ const fn maybe_reached(verdict: Verdict, status: u16, wire: &Wire) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(wire: &Wire) -> Attempted {
+        Attempted::judge(wire, ConnectionId(1), Duration::ZERO, SystemTime::UNIX_EPOCH)
+    }
+
+    fn answer(status: u16, ending: Ending) -> Wire {
+        Wire::Answer(Answer { status, retry_after: None, date: None, body: br#"{"name":"x"}"#.to_vec(), ending })
+    }
+
+    #[test]
+    fn what_is_provably_unsent_is_no_maybe_and_everything_else_is() {
+        use Broken::{Connect, Protocol, ResetAfterSending, ResetBeforeProcessing, Timeout, Tls, Unprocessed};
+        let unconfirmed = Verdict::Failed(Failure::Unconfirmed, None);
+        for (broken, verdict, maybe) in [
+            (Connect, Verdict::Unsent, false),
+            (Tls, Verdict::Unsent, false),
+            (ResetBeforeProcessing, Verdict::Unsent, false),
+            (Unprocessed, Verdict::Unprocessed, false),
+            (ResetAfterSending, unconfirmed, true),
+            (Timeout, unconfirmed, true),
+            (Protocol, Verdict::Failed(Failure::Protocol, None), true),
+        ] {
+            let judged = judge(&Wire::Broken(broken));
+            assert_eq!((judged.verdict, judged.maybe, judged.status), (verdict, maybe, 0), "{broken:?}");
+        }
+        for (status, maybe) in [(200, true), (500, true), (503, true), (404, false), (429, false), (401, false)] {
+            assert_eq!(judge(&answer(status, Ending::Whole)).maybe, maybe, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_does_not_end_well_proves_nothing_but_its_status() {
+        for ending in [Ending::TooLong, Ending::Cut, Ending::TimedOut] {
+            let failure = if ending == Ending::TimedOut { Failure::Unconfirmed } else { Failure::Protocol };
+            assert_eq!(judge(&answer(200, ending)).verdict, Verdict::Failed(failure, None), "{ending:?}");
+            assert_eq!(judge(&answer(404, ending)).verdict, Verdict::Failed(failure, None), "{ending:?}");
+            assert_eq!(judge(&answer(429, ending)).verdict, Verdict::Throttled(None), "{ending:?}");
+            assert_eq!(judge(&answer(503, ending)).verdict, Verdict::Failed(Failure::Transient, None), "{ending:?}");
+            assert!(judge(&answer(200, ending)).maybe, "{ending:?}");
+        }
+    }
+
+    #[test]
+    fn a_date_in_retry_after_is_read_by_the_peers_clock() {
+        let theirs = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let wire = Wire::Answer(Answer {
+            status: 429,
+            retry_after: Some(httpdate::fmt_http_date(theirs + Duration::from_secs(20))),
+            date: Some(httpdate::fmt_http_date(theirs)),
+            body: Vec::new(),
+            ending: Ending::Whole,
+        });
+        let ours = theirs + Duration::from_secs(600);
+        let judged = Attempted::judge(&wire, ConnectionId(1), Duration::ZERO, ours);
+        assert_eq!(judged.verdict, Verdict::Throttled(Some(Duration::from_secs(20))));
+    }
+}

@@ -152,3 +152,71 @@ fn token_endpoint(uri: &str) -> Result<Target, CredentialsError> {
         problem: "is not an http(s) URL; Google's is https://oauth2.googleapis.com/token",
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pem() -> String {
+        rcgen::KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap().serialize_pem()
+    }
+
+    fn key_file(pem: &str) -> Value {
+        json!({"type": "service_account", "project_id": "p", "private_key_id": "k1", "private_key": pem,
+            "client_email": "a@p.iam.gserviceaccount.com", "token_uri": "https://oauth2.googleapis.com/token"})
+    }
+
+    #[test]
+    fn a_key_is_taken_with_real_and_with_escaped_line_breaks() {
+        let pem = pem();
+        for form in [pem.clone(), pem.replace('\n', "\\n"), pem.replace('\n', "\\r\\n"), format!("\n{pem}\n\n")] {
+            let account = ServiceAccount::parse(&key_file(&form).to_string()).unwrap();
+            assert_eq!(account.project_id.as_deref(), Some("p"));
+            assert_eq!(format!("{account:?}"), "ServiceAccount(a@p.iam.gserviceaccount.com, key redacted)");
+        }
+    }
+
+    #[test]
+    fn every_refusal_names_the_field_and_shows_no_value() {
+        let good = key_file(&pem());
+        let elliptic = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        for (field, value) in [
+            ("type", json!(null)),
+            ("type", json!("authorized_user")),
+            ("private_key", json!("")),
+            ("private_key", json!(7)),
+            ("private_key", json!("hunter2")),
+            ("private_key", json!(elliptic)),
+            ("private_key", json!("-----BEGIN PRIVATE KEY-----\nhunter2x\n-----END PRIVATE KEY-----\n")),
+            ("client_email", json!(null)),
+            ("token_uri", json!("")),
+            ("token_uri", json!("hunter2")),
+            ("token_uri", json!("file:///x")),
+        ] {
+            let mut bad = good.clone();
+            bad[field] = value.clone();
+            let said = ServiceAccount::parse(&bad.to_string()).unwrap_err().to_string();
+            assert!(said.contains(&format!("{field:?}")), "{value}: {said}");
+            assert!(!said.contains("hunter2") && !said.contains("BEGIN"), "{said}");
+        }
+        for text in ["", "hunter2", "[]", "\"hunter2\"", "{\"private_key\": hunter2"] {
+            let said = ServiceAccount::parse(text).unwrap_err();
+            assert!(
+                matches!(said, CredentialsError::NotJson { .. }) && !said.to_string().contains("hunter2"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_inline_key_goes_before_the_file_and_a_missing_file_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), key_file(&pem()).to_string()).unwrap();
+        assert!(ServiceAccount::load("", file.path()).is_ok());
+        assert!(matches!(ServiceAccount::load("{", file.path()), Err(CredentialsError::NotJson { .. })));
+        assert_eq!(ServiceAccount::load(" ", Path::new("")).unwrap_err(), CredentialsError::None);
+        let said = ServiceAccount::load("", Path::new("/nowhere/key.json")).unwrap_err().to_string();
+        assert!(said.contains("/nowhere/key.json"), "{said}");
+    }
+}

@@ -239,3 +239,173 @@ fn apns_collapse_id(collapse_key: &str) -> String {
 fn short_hash(text: &str) -> String {
     Sha256::digest(text).iter().take(16).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::batch::Class;
+    use crate::domain::ids::{EventId, MatchId};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn event(data: &[(&str, &str)]) -> Event {
+        Event {
+            id: EventId::parse("evt-8841").unwrap(),
+            kind: "goal".to_owned(),
+            match_id: MatchId::parse("4711").unwrap(),
+            occurred_ms: 0,
+            subjects: vec!["match:4711".to_owned()],
+            fields: BTreeMap::new(),
+            data: data.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            useful_for_s: 120,
+        }
+    }
+
+    fn kind(high_priority: bool) -> EventType {
+        EventType {
+            name: "goal".to_owned(),
+            bit: 2,
+            class: Class::ALL[0],
+            useful_for_s: 120,
+            channel: "goals".to_owned(),
+            sound: "goal.wav".to_owned(),
+            high_priority,
+            collapse_key: "{match_id}".to_owned(),
+            required: Vec::new(),
+            texts: BTreeMap::new(),
+        }
+    }
+
+    fn text() -> Text {
+        Text { title: "GOAL! \"67'\"".to_owned(), body: "Arsenal 2-1 Chelsea ⚽".to_owned() }
+    }
+
+    fn template(platform: Platform, key: &str) -> Template {
+        Template::with_collapse_key(&event(&[("deeplink", "app://m")]), &kind(true), &text(), platform, key).unwrap()
+    }
+
+    fn sent(platform: Platform) -> Value {
+        let body = template(platform, "goal:4711").body(&Address::Token("t".to_owned()), 87, 1_800_000_000);
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    fn common() -> Value {
+        json!({
+            "token": "t",
+            "data": {"deeplink": "app://m", "fanfare_event_id": "evt-8841", "fanfare_type": "goal", "fanfare_match_id": "4711"},
+            "notification": {"title": "GOAL! \"67'\"", "body": "Arsenal 2-1 Chelsea ⚽"},
+        })
+    }
+
+    #[test]
+    fn android_gets_its_time_to_live_as_a_duration() {
+        let mut want = common();
+        want["android"] = json!({"collapse_key": "goal:4711", "priority": "HIGH", "ttl": "87s",
+            "notification": {"channel_id": "goals", "sound": "goal.wav", "tag": "goal:4711"}});
+        assert_eq!(sent(Platform::Android), json!({ "message": want }));
+    }
+
+    #[test]
+    fn ios_gets_it_as_an_instant() {
+        let mut want = common();
+        want["apns"] = json!({"payload": {"aps": {"sound": "goal.wav"}},
+            "headers": {"apns-priority": "10", "apns-collapse-id": "goal:4711", "apns-expiration": "1800000087"}});
+        assert_eq!(sent(Platform::Ios), json!({ "message": want }));
+    }
+
+    #[test]
+    fn the_web_gets_a_topic_of_its_alphabet() {
+        let mut message = sent(Platform::Web);
+        let topic = message["message"]["webpush"]["headers"]["Topic"].take();
+        let topic = topic.as_str().unwrap();
+        assert!(topic.len() <= 32 && topic.bytes().all(|b| b.is_ascii_alphanumeric()), "{topic}");
+        let mut want = common();
+        want["webpush"] =
+            json!({"notification": {"tag": "goal:4711"}, "headers": {"Urgency": "high", "TTL": "87", "Topic": null}});
+        assert_eq!(message, json!({ "message": want }));
+    }
+
+    #[test]
+    fn a_long_or_odd_collapse_key_fits_apns_and_stays_the_same_for_all() {
+        for key in ["k".repeat(65), "ключ".to_owned(), "a b".to_owned(), "a\r\nb".to_owned()] {
+            let id = apns_collapse_id(&key);
+            assert!(id.len() <= 64 && id.bytes().all(|b| b.is_ascii_graphic()), "{id}");
+            assert_eq!(id, apns_collapse_id(&key));
+            assert_ne!(id, apns_collapse_id(&format!("{key}x")));
+        }
+        assert_eq!(apns_collapse_id(&"k".repeat(64)), "k".repeat(64));
+    }
+
+    #[test]
+    fn our_own_keys_cannot_be_taken() {
+        let stolen = event(&[(EVENT_ID_KEY, "other")]);
+        let template = Template::with_collapse_key(&stolen, &kind(true), &text(), Platform::Web, "k").unwrap();
+        let body: Value = serde_json::from_slice(&template.body(&Address::Fid("f".to_owned()), 1, 1)).unwrap();
+        assert_eq!(body["message"]["data"][EVENT_ID_KEY], "evt-8841");
+        assert_eq!(body["message"]["fid"], "f");
+    }
+
+    #[test]
+    fn a_message_over_the_limit_is_refused_with_its_size() {
+        let fill = |n: usize| {
+            let long = "x".repeat(n);
+            Template::with_collapse_key(&event(&[("k", &long)]), &kind(true), &text(), Platform::Android, "c")
+        };
+        let Err(MessageError::TooLarge { bytes }) = fill(4096) else { panic!("taken") };
+        let overhead = bytes - 4096;
+        assert!(fill(MAX_MESSAGE_BYTES - overhead).is_ok());
+        assert_eq!(fill(MAX_MESSAGE_BYTES - overhead + 1).unwrap_err(), MessageError::TooLarge { bytes: 4097 });
+    }
+
+    #[test]
+    fn a_time_left_beyond_fcms_limit_is_cut_to_it() {
+        assert_eq!(left(Platform::Android, u64::MAX, 0), "2419200");
+        assert_eq!(left(Platform::Ios, u64::MAX, i64::MAX), i64::MAX.to_string());
+    }
+
+    /// The platform's block with its time left, set where it belongs and not spliced.
+    fn timed<'a>(mut block: Block<'a>, left: &str) -> Block<'a> {
+        match &mut block {
+            Block::Android { ttl, .. } => *ttl = format!("{left}s"),
+            Block::Apns { headers, .. } => left.clone_into(&mut headers.apns_expiration),
+            Block::Webpush { headers, .. } => left.clone_into(&mut headers.ttl),
+        }
+        block
+    }
+
+    fn hostile() -> impl Strategy<Value = String> {
+        let nasty = prop::sample::select(vec![
+            "\"",
+            "\\",
+            "\"}}}",
+            "\",\"topic\":\"all",
+            "\u{0}",
+            "\u{2028}",
+            "0s\"}}}",
+            "{\"message\":{\"token\":\"\"",
+        ]);
+        prop_oneof![any::<String>(), (any::<String>(), nasty).prop_map(|(a, b)| a + b)]
+    }
+
+    proptest! {
+        #[test]
+        fn the_pieces_add_up_to_the_whole_message(
+            token in hostile(), fid in any::<bool>(), key in hostile(), value in hostile(), collapse in hostile(),
+            ttl in 0_u64..5_000_000, now in 0_i64..4_000_000_000, which in 0_usize..3, high in any::<bool>(),
+        ) {
+            let platform = Platform::ALL[which];
+            let (event, kind) = (event(&[(&key, &value)]), kind(high));
+            let address = if fid { Address::Fid(token.clone()) } else { Address::Token(token.clone()) };
+            let template = Template::with_collapse_key(&event, &kind, &text(), platform, &collapse);
+            prop_assume!(template.is_ok());
+            let body = template.unwrap().body(&address, ttl, now);
+            let block = timed(block(&kind, platform, &collapse), &left(platform, ttl, now));
+            let want = serde_json::to_vec(&message(&event, &kind, &text(), block, &address)).unwrap();
+            prop_assert_eq!(std::str::from_utf8(&body).unwrap(), std::str::from_utf8(&want).unwrap());
+            let parsed: Value = serde_json::from_slice(&body).unwrap();
+            prop_assert_eq!(parsed["message"][address.field()].as_str(), Some(token.as_str()));
+            prop_assert_eq!(parsed.as_object().unwrap().len(), 1);
+            prop_assert_eq!(parsed["message"].as_object().unwrap().len(), 4);
+        }
+    }
+}

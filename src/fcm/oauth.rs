@@ -232,3 +232,19 @@ fn wait_after(error: &TokenError, failures: u32) -> Duration {
     };
     first.saturating_mul(1 << failures.min(16)).clamp(first, longest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_limit_and_never_undercut_what_was_asked() {
+        let s = Duration::from_secs;
+        let trouble = TokenError::Unavailable(String::new());
+        assert_eq!([0, 1, 2, 6, 40].map(|n| wait_after(&trouble, n)), [s(1), s(2), s(4), s(60), s(60)]);
+        let refused = TokenError::Refused(String::new());
+        assert_eq!([0, 1, 4, 40].map(|n| wait_after(&refused, n)), [s(60), s(120), s(600), s(600)]);
+        assert_eq!([0, 3].map(|n| wait_after(&TokenError::Throttled(s(300)), n)), [s(300), s(300)]);
+        assert_eq!([0, 3].map(|n| wait_after(&TokenError::Throttled(s(5)), n)), [s(5), s(40)]);
+    }
+}

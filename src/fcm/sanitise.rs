@@ -91,3 +91,86 @@ fn is_opaque(run: &str) -> bool {
     let mixed = has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase);
     run.len() >= OPAQUE_AT && (mixed || has(u8::is_ascii_digit))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TOKEN: &str = "dQw4w9WgXcQ_abcDEFghi1:APA91bHPRgkF3JUikC4ENAHEeMrd41Zxv3hVZjC9KtT8OvPVGJ-hQMRKRrZuJAEcl7B338qju59zJMjw2DELjzEvxwYv7hH5Ynpc1ODQ0aT4U4OFEeco8ohsN5PjL1iC2dNtk2BAokeMCg2ZXKqpc8FXKmhX94kIxQ";
+
+    #[test]
+    fn secrets_and_places_are_redacted_and_words_are_kept() {
+        for (raw, want) in [
+            ("Requested entity was not found.", "Requested entity was not found."),
+            (
+                "THIRD_PARTY_AUTH_ERROR and registration-token-not-registered",
+                "THIRD_PARTY_AUTH_ERROR and registration-token-not-registered",
+            ),
+            (
+                "Permission 'cloudmessaging.messages.create' denied",
+                "Permission 'cloudmessaging.messages.create' denied",
+            ),
+            ("see https://console.google.com/a?b=c for more", "see *url* for more"),
+            ("(www.example.org)", "(*url*)"),
+            ("open /etc/passwd, then C:\\Users\\x", "open *path*, then *path*"),
+            ("denied on projects/p/messages/1", "denied on *path*"),
+            ("and/or application/json", "and/or application/json"),
+            ("token=\"ya29.a0AfH6SMBx1y2z3w4v5u6t7s8r9q\"", "token=\"*redacted*\""),
+            ("id 3f2504e0-4f89-11d3-9a0c-0305e82c3301", "id *redacted*"),
+            ("fid cAbCdEfGhIjKlMnOpQrStU", "fid *redacted*"),
+            ("project 123456789012 used", "project 123456789012 used"),
+        ] {
+            assert_eq!(clean(raw), want, "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_token_does_not_get_through_in_any_disguise() {
+        let spaced: String = TOKEN.chars().flat_map(|c| [c, '\u{200b}']).collect();
+        let wide: String = TOKEN.chars().map(|c| char::from_u32(c as u32 + 0xfee0).unwrap()).collect();
+        let turned = format!("\u{202e}{TOKEN}\u{202c}");
+        let hidden = TOKEN.replace(':', ":\u{ad}\u{0}\u{7f}\u{e0041}");
+        let late = format!("{} {TOKEN}", "x".repeat(250));
+        let very_late = format!("{} {TOKEN}", "y".repeat(MAX_INPUT_BYTES - 10));
+        for raw in
+            [TOKEN.to_owned(), spaced, wide, turned, hidden, late, very_late, format!("{{\"token\":\"{TOKEN}\"}}")]
+        {
+            let shown = clean(&raw);
+            for part in [&TOKEN[..8], &TOKEN[23..31], &TOKEN[60..68]] {
+                assert!(!shown.contains(part), "{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_show_is_stripped_and_a_line_stays_a_line() {
+        assert_eq!(clean("a\u{1b}[31mb\r\n\tc\u{2028}d\u{2066}e\u{feff}"), "a[31mb c d e".replace("d e", "de"));
+        assert_eq!(clean("  \u{3000} x \u{a0} "), "x");
+        assert_eq!(clean("\u{202e}\u{0}\u{200b}"), "");
+    }
+
+    #[test]
+    fn it_is_cut_last_and_at_a_character() {
+        assert_eq!(clean(&"abc ".repeat(200)), "abc ".repeat(64).trim_end());
+        let wide = "é".repeat(300);
+        assert_eq!(clean(&wide), "é".repeat(128));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_short_plain_and_stays_so(raw in any::<String>()) {
+            let once = clean(&raw);
+            prop_assert!(once.len() <= MAX_TEXT_BYTES);
+            prop_assert!(!once.chars().any(|c| c.is_control() || unseen(c)));
+            prop_assert_eq!(clean(&once), once);
+        }
+
+        #[test]
+        fn no_mixed_run_of_twenty_survives(before in "[a-z ]{0,20}", run in "[A-Za-z0-9_-]{20,60}", after in "[ .,)]{0,3}") {
+            prop_assume!(is_opaque(&run));
+            let shown = clean(&[before.as_str(), &run, &after].concat());
+            prop_assert!(!shown.contains(&run), "{}", shown);
+        }
+    }
+}

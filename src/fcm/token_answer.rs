@@ -121,3 +121,77 @@ pub fn skew(answer: &Answer, now: SystemTime) -> Option<String> {
     let seconds = i64::try_from(apart.as_secs()).unwrap_or(i64::MAX);
     (seconds >= SKEW_WORTH_NAMING_S).then(|| format!("this machine's clock is {seconds} s {word} the token endpoint's"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(status: u16, retry_after: Option<&str>, body: &str) -> Result<Granted, TokenError> {
+        let (retry_after, body) = (retry_after.map(str::to_owned), body.as_bytes().to_vec());
+        let answer = Answer { status, retry_after, date: None, body, ending: Ending::Whole };
+        read(&Wire::Answer(answer), SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn only_a_whole_grant_is_a_grant() {
+        let good = |life: &str| format!(r#"{{"access_token":"a.b","expires_in":{life},"token_type":"Bearer"}}"#);
+        assert_eq!(answered(200, None, &good("3599")).unwrap().life, Duration::from_secs(3599));
+        assert_eq!(answered(200, None, &good("1.5")).unwrap().life, Duration::from_millis(1500));
+        assert_eq!(answered(200, None, &good("1e300")).unwrap().life, MAX_LIFE);
+        for life in ["0", "-1", "\"3600\"", "null", "[]", "true"] {
+            let refused = answered(200, None, &good(life));
+            assert!(matches!(refused, Err(TokenError::Unavailable(_))), "{life}: {refused:?}");
+        }
+        for body in [
+            "",
+            "{}",
+            "[]",
+            "<html>",
+            r#"{"access_token":"a","expires_in":1}"#,
+            r#"{"access_token":1,"expires_in":1,"token_type":"Bearer"}"#,
+            r#"{"access_token":"","expires_in":1,"token_type":"Bearer"}"#,
+            r#"{"access_token":"a\nb","expires_in":1,"token_type":"Bearer"}"#,
+            r#"{"access_token":"a","expires_in":1,"token_type":"mac"}"#,
+        ] {
+            let refused = answered(200, None, body);
+            assert!(matches!(refused, Err(TokenError::Unavailable(_))), "{body}: {refused:?}");
+        }
+        assert!(answered(201, None, &good("3599")).is_err());
+    }
+
+    #[test]
+    fn refusal_throttle_and_trouble_are_told_apart_by_type() {
+        let refused = |e: &TokenError| matches!(e, TokenError::Refused(_));
+        let trouble = |e: &TokenError| matches!(e, TokenError::Unavailable(_));
+        let error = |status, body: &str| answered(status, None, body).unwrap_err();
+        assert!(refused(&error(400, r#"{"error":"invalid_grant","error_description":"Invalid JWT Signature."}"#)));
+        assert!(refused(&error(401, r#"{"error":"invalid_client"}"#)));
+        assert!(refused(&error(403, r#"{"error":"access_denied"}"#)));
+        assert!(trouble(&error(400, r#"{"error":"temporarily_unavailable"}"#)));
+        assert!(trouble(&error(400, "<html>")));
+        assert!(trouble(&error(400, r#"{"error":{"status":"INVALID_ARGUMENT"}}"#)));
+        assert!(trouble(&error(404, r#"{"error":"invalid_grant"}"#)));
+        assert!(trouble(&error(503, r#"{"error":"invalid_grant"}"#)));
+        let wait = |s| TokenError::Throttled(Duration::from_secs(s));
+        assert_eq!(error(429, ""), wait(60));
+        assert_eq!(error(403, r#"{"error":"rate_limit_exceeded"}"#), wait(60));
+        assert_eq!(error(403, r#"{"error":{"status":"RESOURCE_EXHAUSTED"}}"#), wait(60));
+        assert_eq!(answered(429, Some("7"), "x").unwrap_err(), wait(7));
+        assert_eq!(answered(503, Some("9"), "x").unwrap_err(), wait(9));
+    }
+
+    #[test]
+    fn a_refusal_names_a_skewed_clock_and_shows_no_secret() {
+        let theirs = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let body =
+            br#"{"error":"invalid_grant","error_description":"bad eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJh at /srv/x"}"#;
+        let date = Some(httpdate::fmt_http_date(theirs));
+        let answer = Answer { status: 400, retry_after: None, date, body: body.to_vec(), ending: Ending::Whole };
+        let said = |ours| read(&Wire::Answer(answer.clone()), ours).unwrap_err().to_string();
+        let behind = said(theirs - Duration::from_secs(600));
+        assert!(behind.contains("clock is 600 s behind the token endpoint's"), "{behind}");
+        assert!(said(theirs + Duration::from_secs(40)).contains("40 s ahead of"));
+        let fine = said(theirs + Duration::from_secs(2));
+        assert!(fine.ends_with("400 invalid_grant: bad *redacted* at *path*"), "{fine}");
+    }
+}
