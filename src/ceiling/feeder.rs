@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::bucket::Reservation;
+use super::bucket::{AHEAD, Reservation};
 use super::charger::Question;
 use super::demand::{self, Demand};
 use super::source::{InForce, Operation, Source};
@@ -18,9 +18,9 @@ use super::{GrantRun, snapshot};
 /// After a refusal the next question waits at least this long: that many milliseconds' worth of grants in one
 /// answer instead of one grant each, out of a reserve of 100 ms.
 const BETWEEN_ASKS_MS: f64 = 5.0;
-/// A refused instance asks again after this long at the latest: during a long pause this is how the fleet's memory
-/// of it is kept alive.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// A refused instance asks again after this long at the latest. When Redis forgets a pause, the first grant it gives
+/// out then is due [`AHEAD`] later; by that time somebody has told it again.
+const LONGEST_SLEEP: Duration = Duration::from_millis(AHEAD.as_millis() as u64 / 2);
 /// How long a want too small for a round trip waits for company.
 const COMPANY: Duration = Duration::from_millis(1);
 /// How often the feeder looks at itself.

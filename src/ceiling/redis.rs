@@ -144,11 +144,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, within [`SILENCE`].
+    /// Connects, within [`SILENCE`]. The `PING` is for the reason: to somebody who has not authenticated, a server
+    /// calls the long command of the script a protocol error, and only a short one `NOAUTH`.
     pub(super) async fn open(client: &Client) -> Result<Self, RedisAway> {
         let limits =
             AsyncConnectionConfig::new().set_connection_timeout(Some(SILENCE)).set_response_timeout(Some(SILENCE));
-        let opening = client.get_multiplexed_async_connection_with_config(&limits);
+        let opening = async {
+            let mut connection = client.get_multiplexed_async_connection_with_config(&limits).await?;
+            redis::cmd("PING").query_async::<()>(&mut connection).await?;
+            Ok::<_, RedisAway>(connection)
+        };
         let connection = timeout(SILENCE, opening).await.map_err(|_| RedisAway::Silent)??;
         Ok(Self { connection, script: Script::new(include_str!("reserve.lua")) })
     }

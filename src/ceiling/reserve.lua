@@ -52,9 +52,13 @@ if pause > now + longest then pause = 0 end
 -- What the caller was told earlier and this key has forgotten.
 if known_pause > pause and known_pause <= now + longest then pause = known_pause end
 if known_cut > cut and known_cut <= now then pace, cut = known_pace, known_cut end
--- The pace of this moment: lowered at `cut`, growing again once the pause is over.
-local regained = recovery * math.max(0, now - math.max(cut, pause)) / 1000000
-local current = math.max(1, math.min(FULL, pace + regained))
+-- A pause that is over is put away, for a clock gone back would bring it to life again. The pace grows from its end.
+if pause > 0 and pause <= now then cut, pause = math.max(cut, pause), 0 end
+-- The pace of this moment; full again, the cut is put away too. 1 keeps a foolish value from dividing by nothing.
+local current = pace
+if pause == 0 then current = pace + recovery * (now - cut) / 1000000 end
+if current >= FULL then current, pace, cut = FULL, FULL, 0 end
+current = math.max(1, current)
 -- What the caller learned from the provider since. The lower pace wins, so that two instances hit by the same
 -- throttle halve once.
 if fresh_pause > 0 then pause = math.max(pause, now + math.min(fresh_pause, longest)) end

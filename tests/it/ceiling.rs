@@ -144,3 +144,195 @@ async fn four_instances_on_one_redis_keep_to_one_rate_and_use_it() {
     assert_under(&used, 1.10);
     assert!(used.len() as f64 >= 0.9 * RATE * took, "{} grants used in {took} s", used.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_forgets_everything_lets_no_extra_request_out() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(4, &settings(Some(redis.url()), true));
+    let start = Instant::now();
+    for forget in [["FLUSHALL"].as_slice(), &["SCRIPT", "FLUSH"], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
+        sleep(Duration::from_millis(800)).await;
+        redis.command::<()>(forget).await;
+    }
+    sleep(Duration::from_millis(800)).await;
+    let took = start.elapsed().as_secs_f64();
+    let used = all_stop(instances).await;
+    println!("used {} worst {}", used.len(), worst_second(&used));
+    assert_under(&used, 1.10);
+    assert!(used.len() as f64 >= 0.8 * RATE * took, "{} grants used in {took} s", used.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(4, &settings(Some(redis.url()), true));
+    sleep(Duration::from_millis(800)).await;
+    redis.freeze().await;
+    let frozen = Instant::now();
+    for instance in &instances {
+        let now = instance.mode(Mode::Split).await;
+        assert_eq!((now.share, now.reason.as_str()), (RATE / 4.0, "redis: silent"));
+    }
+    let noticed = frozen.elapsed();
+    sleep(Duration::from_secs(2)).await;
+    redis.thaw().await;
+    let thawed = Instant::now();
+    for instance in &instances {
+        assert_eq!(instance.mode(Mode::Shared).await.reason, "");
+    }
+    let back = thawed.elapsed();
+    sleep(Duration::from_secs(3)).await;
+    let used = all_stop(instances).await;
+    let meanwhile = used.iter().filter(|at| **at > frozen && **at < thawed).count();
+    println!("noticed {noticed:?} back {back:?} used {} worst {} split {meanwhile}", used.len(), worst_second(&used));
+    assert_under(&used, 1.25);
+    assert!(meanwhile as f64 >= 0.5 * RATE * (thawed - frozen).as_secs_f64(), "{meanwhile} used meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_redis_at_boot_each_serves_its_share_and_joins_when_redis_comes() {
+    let mut redis = RedisServer::absent();
+    let instances = fleet(2, &settings(Some(redis.url()), true));
+    sleep(Duration::from_millis(1_500)).await;
+    for instance in &instances {
+        let now = instance.mode(Mode::Split).await;
+        assert_eq!((now.share, now.reason.as_str()), (RATE / 2.0, "redis: refused"));
+        assert!(now.used as f64 >= 0.5 * RATE / 2.0, "{now:?}");
+    }
+    redis.run().await;
+    for instance in &instances {
+        instance.mode(Mode::Shared).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    redis.kill().await;
+    for instance in &instances {
+        instance.mode(Mode::Split).await;
+    }
+    let used = all_stop(instances).await;
+    println!("used {} worst {}", used.len(), worst_second(&used));
+    assert_under(&used, 1.25);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_pause_holds_the_whole_fleet_and_survives_a_flush() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(3, &settings(Some(redis.url()), true));
+    instances[0].shows(|now| now.used > 100).await;
+    let told = Instant::now();
+    instances[0].ceiling.throttled(Some(Duration::from_secs(3)));
+    for instance in &instances {
+        instance.shows(|now| now.paused_for > Duration::ZERO).await;
+    }
+    let heard = Instant::now();
+    redis.command::<()>(&["FLUSHALL"]).await;
+    let newcomer = Instance::start(settings(Some(redis.url()), true), 4);
+    let now = newcomer.shows(|now| now.paused_for > Duration::ZERO).await;
+    assert!(now.reason.contains("throttled"), "{now:?}");
+    redis.command::<()>(&["SCRIPT", "FLUSH"]).await;
+    sleep_until(told + Duration::from_millis(4_500)).await;
+    let now = instances[1].ceiling.snapshot();
+    assert!((0.5..0.7).contains(&(now.pace / RATE)), "halved once, recovering: {now:?}");
+    let (used, new) = (all_stop(instances).await, newcomer.stop().await);
+    let end = told + Duration::from_secs(3);
+    let inside = |used: &[Instant]| used.iter().filter(|at| **at > heard && **at < end).count();
+    assert_eq!(inside(&used), 0, "used inside the pause by those who were told");
+    assert!(inside(&new) as f64 <= 0.1 * RATE, "{} used inside it by the newcomer", inside(&new));
+    let after = (used.len() + new.len()) - used.iter().chain(&new).filter(|at| **at < end).count();
+    println!("heard after {:?}, by the newcomer {}, after it {after}", heard - told, inside(&new));
+    let expected = 1.5 * 0.54 * RATE;
+    assert!((0.7 * expected..1.2 * expected).contains(&(after as f64)), "{after} used after the pause");
+}
+
+/// Breaks Redis for one instance, mends it, and says what the instance gave as its reason in between.
+async fn reason_for(break_it: &[&str], mend_it: &[&str]) -> String {
+    let redis = RedisServer::start().await;
+    let instance = Instance::start(settings(Some(redis.url()), true), 1);
+    instance.shows(|now| now.used > 100).await;
+    // The test's own connection stays in while the server's password changes.
+    let mut own = redis.connection().await;
+    let mut run = async |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).query_async::<()>(&mut own).await.expect("an answer");
+    };
+    run(break_it).await;
+    let away = instance.mode(Mode::Split).await;
+    run(mend_it).await;
+    let back = instance.mode(Mode::Shared).await;
+    instance.shows(|now| now.used > back.used + 100).await;
+    assert_under(&instance.stop().await, 1.10);
+    away.reason
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_answers_but_cannot_serve_is_away_and_says_why() {
+    let key = "{fanfare:test}:fcm.send";
+    let clients = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    let reasons = tokio::join!(
+        async {
+            let script = format!("redis.call('DEL', '{key}') return redis.call('SET', '{key}', 'x')");
+            reason_for(&["EVAL", &script, "0"], &["DEL", key]).await
+        },
+        reason_for(&["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),
+        reason_for(&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+        reason_for(&clients, &["PING"]),
+    );
+    let (wrong_type, full, replica, killed) = reasons;
+    assert_eq!(
+        [wrong_type, full, replica, killed],
+        ["redis: WRONGTYPE", "redis: OOM", "redis: READONLY", "redis: connection lost"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_wants_a_password_is_away_from_the_start_and_the_password_is_not_logged() {
+    let redis = RedisServer::start().await;
+    redis.command::<()>(&["CONFIG", "SET", "requirepass", "right"]).await;
+    for query in ["", "?pass=hunter2"] {
+        use secrecy::ExposeSecret;
+        let url = SecretString::from(format!("{}{query}", redis.url().expose_secret()));
+        let instance = Instance::start(settings(Some(url), true), 1);
+        let away = instance.shows(|now| now.mode == Mode::Split && now.used > 0).await;
+        let expected = if query.is_empty() { "redis: NOAUTH" } else { "redis: authentication failed" };
+        assert_eq!(away.reason, expected);
+        instance.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_key_from_a_clock_gone_back_or_from_a_stranger_holds_nobody_up() {
+    let redis = RedisServer::start().await;
+    let instance = Instance::start(settings(Some(redis.url()), true), 1);
+    instance.shows(|now| now.used > 100).await;
+    let key = "{fanfare:test}:fcm.send";
+    let stored: Vec<f64> = redis.command(&["HMGET", key, "due", "pause", "pace", "cut"]).await;
+    assert_eq!(stored[1..], [0.0, 1_000_000.0, 0.0], "nothing is in force");
+    let hour = 3_600e6;
+    let fields = [
+        ("due", format!("{}", stored[0] + hour)),
+        ("due", "nan".to_owned()),
+        ("due", "x".to_owned()),
+        ("pause", format!("{}", stored[0] + 2.0 * hour)),
+        ("pause", "-1".to_owned()),
+        ("pace", "0".to_owned()),
+        ("cut", format!("{}", stored[0] + hour)),
+    ];
+    for (field, value) in fields {
+        let before = instance.ceiling.snapshot().used;
+        redis.command::<()>(&["HSET", key, field, &value]).await;
+        let now = instance.shows(|now| now.used > before + RATE as u64 / 4).await;
+        assert_eq!((now.mode, now.paused_for), (Mode::Shared, Duration::ZERO), "{field} = {value}");
+    }
+    assert_under(&instance.stop().await, 1.10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_process_alone_keeps_to_the_rate_and_uses_it() {
+    let instance = Instance::start(settings(None, false), 7);
+    let start = Instant::now();
+    sleep(Duration::from_secs(3)).await;
+    let (took, now) = (start.elapsed().as_secs_f64(), instance.ceiling.snapshot());
+    assert_eq!((now.mode, now.share, now.reason.as_str()), (Mode::Single, RATE, ""));
+    let used = instance.stop().await;
+    println!("used {} worst {}", used.len(), worst_second(&used));
+    assert_under(&used, 1.10);
+    assert!(used.len() as f64 >= 0.9 * RATE * (took - 0.1), "{} grants used in {took} s", used.len());
+}
