@@ -1,1 +1,338 @@
-//! ceiling
+//! The ceiling against a real Redis and a real clock: one rate, whatever happens to Redis.
+//!
+//! Rates are counted where grants are used. Bounds are ratios with a wide margin: a busy machine makes grants late,
+//! and late grants are given up, so a slow run can only fall short.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fanfare::ceiling::{Ceiling, CeilingSnapshot, FORFEIT_AFTER, GrantRun, Mode, Settings};
+use secrecy::SecretString;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::redis::RedisServer;
+
+/// The ceiling of these tests, per second.
+const RATE: f64 = 2_000.0;
+/// Grants an instance would use at once: full demand.
+const STOCK: usize = 100;
+/// Longest wait for something that must happen.
+const SOON: Duration = Duration::from_secs(15);
+
+fn settings(redis_url: Option<SecretString>, shared_database: bool) -> Settings {
+    Settings { rate_per_s: RATE, burst: RATE * 0.010, redis_url, project: "test".to_owned(), shared_database }
+}
+
+/// One instance under full demand: uses every grant when it is due, gives up what is late, notes when.
+struct Instance {
+    ceiling: Ceiling,
+    stop: CancellationToken,
+    used: JoinHandle<Vec<Instant>>,
+    _live: watch::Sender<u32>,
+}
+
+impl Instance {
+    fn start(settings: Settings, live: u32) -> Self {
+        let (live, receiver) = watch::channel(live);
+        let stop = CancellationToken::new();
+        let (ceiling, runs) = Ceiling::start(settings, receiver, stop.clone());
+        let used = tokio::spawn(consume(ceiling.clone(), runs, stop.clone()));
+        Self { ceiling, stop, used, _live: live }
+    }
+
+    async fn mode(&self, mode: Mode) -> CeilingSnapshot {
+        self.shows(|now| now.mode == mode).await
+    }
+
+    /// Waits until the snapshot shows it.
+    async fn shows(&self, wanted: impl Fn(&CeilingSnapshot) -> bool) -> CeilingSnapshot {
+        let look = async {
+            loop {
+                let now = self.ceiling.snapshot();
+                if wanted(&now) {
+                    return now;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, look).await.unwrap_or_else(|_| panic!("{:?}", self.ceiling.snapshot()))
+    }
+
+    async fn stop(self) -> Vec<Instant> {
+        self.stop.cancel();
+        self.used.await.expect("the consumer")
+    }
+}
+
+/// What the dispatcher does, without sending.
+async fn consume(ceiling: Ceiling, mut runs: mpsc::Receiver<GrantRun>, stop: CancellationToken) -> Vec<Instant> {
+    let mut stock: VecDeque<Instant> = VecDeque::new();
+    let mut used = Vec::new();
+    loop {
+        ceiling.want((STOCK - stock.len().min(STOCK)) as u64);
+        let next = stock.front().copied();
+        tokio::select! {
+            () = stop.cancelled() => return used,
+            Some(run) = runs.recv() => stock.extend((0..run.n).map(|i| run.first + run.every * i)),
+            () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                let now = Instant::now();
+                let pause = ceiling.paused_until();
+                while let Some(due) = stock.pop_front_if(|due| *due <= now) {
+                    if now - due > FORFEIT_AFTER || pause.is_some_and(|end| due < end) {
+                        ceiling.forfeited(1);
+                    } else {
+                        used.push(Instant::now());
+                        ceiling.used(1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn fleet(n: u32, settings: &Settings) -> Vec<Instance> {
+    (0..n).map(|_| Instance::start(settings.clone(), n)).collect()
+}
+
+async fn all_stop(instances: Vec<Instance>) -> Vec<Instant> {
+    let mut used = Vec::new();
+    for instance in &instances {
+        instance.stop.cancel();
+    }
+    for instance in instances {
+        used.extend(instance.stop().await);
+    }
+    used.sort();
+    used
+}
+
+/// Most grants used within any second.
+fn worst_second(used: &[Instant]) -> usize {
+    let mut from = 0;
+    let mut worst = 0;
+    for (i, at) in used.iter().enumerate() {
+        while *at - used[from] >= Duration::from_secs(1) {
+            from += 1;
+        }
+        worst = worst.max(i + 1 - from);
+    }
+    worst
+}
+
+fn assert_under(used: &[Instant], factor: f64) {
+    let worst = worst_second(used);
+    assert!(worst as f64 <= RATE * factor, "{worst} grants used within a second at a ceiling of {RATE}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn four_instances_on_one_redis_keep_to_one_rate_and_use_it() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(4, &settings(Some(redis.url()), true));
+    let start = Instant::now();
+    sleep(Duration::from_secs(4)).await;
+    let took = start.elapsed().as_secs_f64();
+    let forfeited: u64 = instances.iter().map(|instance| instance.ceiling.snapshot().forfeited).sum();
+    let modes: Vec<Mode> = instances.iter().map(|instance| instance.ceiling.snapshot().mode).collect();
+    let calls: String = redis.command(&["INFO", "commandstats"]).await;
+    let calls = calls.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
+    let used = all_stop(instances).await;
+    println!("used {} worst {} forfeited {forfeited} {calls}", used.len(), worst_second(&used));
+    assert_eq!(modes, [Mode::Shared; 4]);
+    assert_under(&used, 1.10);
+    assert!(used.len() as f64 >= 0.9 * RATE * took, "{} grants used in {took} s", used.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_forgets_everything_lets_no_extra_request_out() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(4, &settings(Some(redis.url()), true));
+    let start = Instant::now();
+    for forget in [["FLUSHALL"].as_slice(), &["SCRIPT", "FLUSH"], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
+        sleep(Duration::from_millis(800)).await;
+        redis.command::<()>(forget).await;
+    }
+    sleep(Duration::from_millis(800)).await;
+    let took = start.elapsed().as_secs_f64();
+    let used = all_stop(instances).await;
+    println!("used {} worst {}", used.len(), worst_second(&used));
+    assert_under(&used, 1.10);
+    assert!(used.len() as f64 >= 0.8 * RATE * took, "{} grants used in {took} s", used.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(4, &settings(Some(redis.url()), true));
+    sleep(Duration::from_millis(800)).await;
+    redis.freeze().await;
+    let frozen = Instant::now();
+    for instance in &instances {
+        let now = instance.mode(Mode::Split).await;
+        assert_eq!((now.share, now.reason.as_str()), (RATE / 4.0, "redis: silent"));
+    }
+    let noticed = frozen.elapsed();
+    sleep(Duration::from_secs(2)).await;
+    redis.thaw().await;
+    let thawed = Instant::now();
+    for instance in &instances {
+        assert_eq!(instance.mode(Mode::Shared).await.reason, "");
+    }
+    let back = thawed.elapsed();
+    sleep(Duration::from_secs(3)).await;
+    let used = all_stop(instances).await;
+    let meanwhile = used.iter().filter(|at| **at > frozen && **at < thawed).count();
+    println!("noticed {noticed:?} back {back:?} used {} worst {} split {meanwhile}", used.len(), worst_second(&used));
+    assert_under(&used, 1.25);
+    assert!(meanwhile as f64 >= 0.5 * RATE * (thawed - frozen).as_secs_f64(), "{meanwhile} used meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_redis_at_boot_each_serves_its_share_and_joins_when_redis_comes() {
+    let mut redis = RedisServer::absent();
+    let instances = fleet(2, &settings(Some(redis.url()), true));
+    sleep(Duration::from_millis(1_500)).await;
+    for instance in &instances {
+        let now = instance.mode(Mode::Split).await;
+        assert_eq!((now.share, now.reason.as_str()), (RATE / 2.0, "redis: refused"));
+        assert!(now.used as f64 >= 0.5 * RATE / 2.0, "{now:?}");
+    }
+    redis.run().await;
+    for instance in &instances {
+        instance.mode(Mode::Shared).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    redis.kill().await;
+    for instance in &instances {
+        instance.mode(Mode::Split).await;
+    }
+    let used = all_stop(instances).await;
+    println!("used {} worst {}", used.len(), worst_second(&used));
+    assert_under(&used, 1.25);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_pause_holds_the_whole_fleet_and_survives_a_flush() {
+    let redis = RedisServer::start().await;
+    let instances = fleet(3, &settings(Some(redis.url()), true));
+    instances[0].shows(|now| now.used > 100).await;
+    let told = Instant::now();
+    instances[0].ceiling.throttled(Some(Duration::from_secs(3)));
+    for instance in &instances {
+        instance.shows(|now| now.paused_for > Duration::ZERO).await;
+    }
+    let heard = Instant::now();
+    redis.command::<()>(&["FLUSHALL"]).await;
+    let newcomer = Instance::start(settings(Some(redis.url()), true), 4);
+    let now = newcomer.shows(|now| now.paused_for > Duration::ZERO).await;
+    assert!(now.reason.contains("throttled"), "{now:?}");
+    redis.command::<()>(&["SCRIPT", "FLUSH"]).await;
+    sleep_until(told + Duration::from_millis(4_500)).await;
+    let now = instances[1].ceiling.snapshot();
+    assert!((0.5..0.7).contains(&(now.pace / RATE)), "halved once, recovering: {now:?}");
+    let (used, new) = (all_stop(instances).await, newcomer.stop().await);
+    let end = told + Duration::from_secs(3);
+    let inside = |used: &[Instant]| used.iter().filter(|at| **at > heard && **at < end).count();
+    assert_eq!(inside(&used), 0, "used inside the pause by those who were told");
+    assert!(inside(&new) as f64 <= 0.1 * RATE, "{} used inside it by the newcomer", inside(&new));
+    let after = (used.len() + new.len()) - used.iter().chain(&new).filter(|at| **at < end).count();
+    println!("heard after {:?}, by the newcomer {}, after it {after}", heard - told, inside(&new));
+    let expected = 1.5 * 0.54 * RATE;
+    assert!((0.7 * expected..1.2 * expected).contains(&(after as f64)), "{after} used after the pause");
+}
+
+/// Breaks Redis for one instance, mends it, and says what the instance gave as its reason in between.
+async fn reason_for(break_it: &[&str], mend_it: &[&str]) -> String {
+    let redis = RedisServer::start().await;
+    let instance = Instance::start(settings(Some(redis.url()), true), 1);
+    instance.shows(|now| now.used > 100).await;
+    // The test's own connection stays in while the server's password changes.
+    let mut own = redis.connection().await;
+    let mut run = async |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).query_async::<()>(&mut own).await.expect("an answer");
+    };
+    run(break_it).await;
+    let away = instance.mode(Mode::Split).await;
+    run(mend_it).await;
+    let back = instance.mode(Mode::Shared).await;
+    instance.shows(|now| now.used > back.used + 100).await;
+    assert_under(&instance.stop().await, 1.10);
+    away.reason
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_answers_but_cannot_serve_is_away_and_says_why() {
+    let key = "{fanfare:test}:fcm.send";
+    let clients = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    let reasons = tokio::join!(
+        async {
+            let script = format!("redis.call('DEL', '{key}') return redis.call('SET', '{key}', 'x')");
+            reason_for(&["EVAL", &script, "0"], &["DEL", key]).await
+        },
+        reason_for(&["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),
+        reason_for(&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+        reason_for(&clients, &["PING"]),
+    );
+    let (wrong_type, full, replica, killed) = reasons;
+    assert_eq!(
+        [wrong_type, full, replica, killed],
+        ["redis: WRONGTYPE", "redis: OOM", "redis: READONLY", "redis: connection lost"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_redis_that_wants_a_password_is_away_from_the_start_and_the_password_is_not_logged() {
+    let redis = RedisServer::start().await;
+    redis.command::<()>(&["CONFIG", "SET", "requirepass", "right"]).await;
+    for query in ["", "?pass=hunter2"] {
+        use secrecy::ExposeSecret;
+        let url = SecretString::from(format!("{}{query}", redis.url().expose_secret()));
+        let instance = Instance::start(settings(Some(url), true), 1);
+        let away = instance.shows(|now| now.mode == Mode::Split && now.used > 0).await;
+        let expected = if query.is_empty() { "redis: NOAUTH" } else { "redis: authentication failed" };
+        assert_eq!(away.reason, expected);
+        instance.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_key_from_a_clock_gone_back_or_from_a_stranger_holds_nobody_up() {
+    let redis = RedisServer::start().await;
+    let instance = Instance::start(settings(Some(redis.url()), true), 1);
+    instance.shows(|now| now.used > 100).await;
+    let key = "{fanfare:test}:fcm.send";
+    let stored: Vec<f64> = redis.command(&["HMGET", key, "due", "pause", "pace", "cut"]).await;
+    assert_eq!(stored[1..], [0.0, 1_000_000.0, 0.0], "nothing is in force");
+    let hour = 3_600e6;
+    let fields = [
+        ("due", format!("{}", stored[0] + hour)),
+        ("due", "nan".to_owned()),
+        ("due", "x".to_owned()),
+        ("pause", format!("{}", stored[0] + 2.0 * hour)),
+        ("pause", "-1".to_owned()),
+        ("pace", "0".to_owned()),
+        ("cut", format!("{}", stored[0] + hour)),
+    ];
+    for (field, value) in fields {
+        let before = instance.ceiling.snapshot().used;
+        redis.command::<()>(&["HSET", key, field, &value]).await;
+        let now = instance.shows(|now| now.used > before + RATE as u64 / 4).await;
+        assert_eq!((now.mode, now.paused_for), (Mode::Shared, Duration::ZERO), "{field} = {value}");
+    }
+    assert_under(&instance.stop().await, 1.10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_process_alone_keeps_to_the_rate_and_uses_it() {
+    let instance = Instance::start(settings(None, false), 7);
+    let start = Instant::now();
+    sleep(Duration::from_secs(3)).await;
+    let (took, now) = (start.elapsed().as_secs_f64(), instance.ceiling.snapshot());
+    assert_eq!((now.mode, now.share, now.reason.as_str()), (Mode::Single, RATE, ""));
+    let used = instance.stop().await;
+    println!("used {} worst {}", used.len(), worst_second(&used));
+    assert_under(&used, 1.10);
+    assert!(used.len() as f64 >= 0.9 * RATE * (took - 0.1), "{} grants used in {took} s", used.len());
+}

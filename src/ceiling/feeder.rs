@@ -1,0 +1,245 @@
+//! Owns the one task that turns wants into runs of grants, and the line that says what is in force.
+//! Must never know: what a grant is used for.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::board::Board;
+use super::bucket::{AHEAD, Reservation};
+use super::charger::Question;
+use super::demand::{self, Demand};
+use super::source::{InForce, Operation, Source};
+use super::{GrantRun, snapshot};
+
+/// After a refusal the next question waits at least this long: that many milliseconds' worth of grants in one
+/// answer instead of one grant each, out of a reserve of 100 ms.
+const BETWEEN_ASKS_MS: f64 = 5.0;
+/// A refused instance asks again after this long at the latest. When Redis forgets a pause, the first grant it gives
+/// out then is due [`AHEAD`] later; by that time somebody has told it again.
+const LONGEST_SLEEP: Duration = Duration::from_millis(AHEAD.as_millis() as u64 / 2);
+/// How long a want too small for a round trip waits for company.
+const COMPANY: Duration = Duration::from_millis(1);
+/// How often the feeder looks at itself.
+const SECOND: Duration = Duration::from_secs(1);
+/// Seconds between two lines.
+const LINE_EVERY_S: u32 = 10;
+
+/// What the feeder does next.
+enum Next {
+    /// Go on after a look at everything else.
+    Again,
+    /// Nothing before then.
+    At(Instant),
+    /// The dispatcher has to take the last run first.
+    Room,
+    /// Nothing is wanted.
+    Sleep,
+    /// Nobody takes grants any more.
+    End,
+}
+
+pub(super) struct Feeder {
+    source: Source,
+    board: Arc<Board>,
+    runs: mpsc::Sender<GrantRun>,
+    publish: watch::Sender<InForce>,
+    demand: Demand,
+    not_before: Instant,
+    /// A small want has waited for company.
+    waited: bool,
+    throttled_until: Instant,
+    seconds: Seconds,
+}
+
+/// What the once-a-second look needs to remember.
+struct Seconds {
+    at: Instant,
+    used: u64,
+    used_per_s: f64,
+    wanted: bool,
+    since_line: u32,
+}
+
+impl Feeder {
+    pub(super) fn new(
+        source: Source,
+        board: Arc<Board>,
+        runs: mpsc::Sender<GrantRun>,
+        publish: watch::Sender<InForce>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            source,
+            board,
+            runs,
+            publish,
+            demand: Demand::new(now),
+            not_before: now,
+            waited: false,
+            throttled_until: now,
+            seconds: Seconds { at: now, used: 0, used_per_s: 0.0, wanted: false, since_line: 0 },
+        }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut charges: mpsc::Receiver<Question>,
+        mut live: watch::Receiver<u32>,
+        cancel: CancellationToken,
+    ) {
+        self.source.start().await;
+        let mut second = interval_at(Instant::now() + SECOND, SECOND);
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let next = self.feed().await;
+            self.publish();
+            if matches!(next, Next::End) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return,
+                () = self.source.back() => {}
+                Ok(()) = live.changed() => self.source.set_live(*live.borrow_and_update()),
+                Some(question) = charges.recv() => self.charge(question).await,
+                _ = second.tick() => self.every_second(),
+                () = self.board.woken() => {}
+                () = wait(&next, &self.runs) => {}
+            }
+        }
+    }
+
+    /// One step: at most one reservation.
+    async fn feed(&mut self) -> Next {
+        let now = Instant::now();
+        self.hear_throttle(now).await;
+        if self.runs.is_closed() {
+            return Next::End;
+        }
+        let wanted = self.board.wanted();
+        if wanted == 0 {
+            return if self.board.may_sleep() { Next::Sleep } else { Next::Again };
+        }
+        self.seconds.wanted = true;
+        if now < self.not_before {
+            return Next::At(self.not_before);
+        }
+        if self.runs.capacity() == 0 {
+            return Next::Room;
+        }
+        let recent = self.demand.recent(self.board.used(), now);
+        if !self.waited && !demand::is_worth_asking(wanted, recent) {
+            self.waited = true;
+            return Next::At(now + COMPANY);
+        }
+        self.waited = false;
+        self.ask(demand::ask(wanted, recent, self.source.rate())).await
+    }
+
+    async fn ask(&mut self, n: u32) -> Next {
+        match self.source.reserve(Operation::Send, n).await {
+            Reservation::Granted(run) => {
+                self.board.granted(run.n);
+                if run.n < n {
+                    self.not_before = Instant::now() + between_asks();
+                }
+                if self.runs.try_send(run).is_ok() { Next::Again } else { Next::End }
+            }
+            Reservation::Wait(hint) => {
+                self.not_before = Instant::now() + hint.clamp(between_asks(), LONGEST_SLEEP);
+                Next::At(self.not_before)
+            }
+        }
+    }
+
+    /// The dispatcher may have been throttled: that goes before everything else, to the fleet too.
+    async fn hear_throttle(&mut self, now: Instant) {
+        let until = self.board.throttled_until();
+        if until > self.throttled_until {
+            self.throttled_until = until;
+            if self.source.throttle(until, now) {
+                let paused_ms = until.saturating_duration_since(now).as_millis() as u64;
+                tracing::warn!(target: "fanfare::ceiling", paused_ms, "ceiling paused by the provider");
+            }
+        }
+        self.source.tell().await;
+    }
+
+    async fn charge(&mut self, question: Question) {
+        let answer = match self.source.reserve(Operation::Oauth, 1).await {
+            Reservation::Granted(run) => Ok(run.first),
+            Reservation::Wait(hint) => Err(Instant::now() + hint.max(COMPANY)),
+        };
+        // Nobody listens any more: the refresh was given up, and one grant with it.
+        let _ = question.send(answer);
+    }
+
+    fn publish(&self) {
+        let in_force = self.source.in_force(self.seconds.used_per_s);
+        self.board.pause(in_force.pace.paused_until());
+        self.publish.send_if_modified(|published| {
+            let changed = *published != in_force;
+            *published = in_force;
+            changed
+        });
+    }
+
+    fn every_second(&mut self) {
+        let (now, used) = (Instant::now(), self.board.used());
+        let took = now.saturating_duration_since(self.seconds.at).as_secs_f64();
+        self.seconds.used_per_s = (used - self.seconds.used) as f64 / took.max(f64::MIN_POSITIVE);
+        (self.seconds.at, self.seconds.used) = (now, used);
+        self.seconds.since_line += 1;
+        if self.seconds.since_line >= LINE_EVERY_S {
+            if self.seconds.wanted {
+                self.line();
+            }
+            self.seconds.wanted = false;
+            self.seconds.since_line = 0;
+        }
+    }
+
+    fn line(&self) {
+        let now = snapshot(&self.source.in_force(self.seconds.used_per_s), &self.board, self.source.rate());
+        tracing::info!(
+            target: "fanfare::ceiling",
+            mode = now.mode.as_str(),
+            rate = now.rate,
+            pace = now.pace,
+            used_per_s = now.used_per_s,
+            waiting = now.waiting,
+            forfeited = now.forfeited,
+            paused_until_ms = wall_ms(now.paused_for),
+            reason = now.reason,
+            "ceiling in force"
+        );
+    }
+}
+
+async fn wait(next: &Next, runs: &mpsc::Sender<GrantRun>) {
+    match next {
+        Next::Again | Next::End => {}
+        Next::At(then) => sleep_until(*then).await,
+        // A closed channel shows at the next attempt to send.
+        Next::Room => drop(runs.reserve().await),
+        Next::Sleep => std::future::pending().await,
+    }
+}
+
+/// Around [`BETWEEN_ASKS_MS`], at random: instances that asked in step would always be served in the same order.
+fn between_asks() -> Duration {
+    Duration::from_secs_f64(BETWEEN_ASKS_MS * (0.6 + 0.8 * rand::random::<f64>()) / 1_000.0)
+}
+
+/// Milliseconds since the epoch of this time from now; 0 for none.
+fn wall_ms(ahead: Duration) -> u64 {
+    if ahead.is_zero() {
+        return 0;
+    }
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + ahead;
+    u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,87 @@
+-- Reserves grants for the whole fleet: the arithmetic of bucket.rs and pace.rs, where all callers compete for it.
+--
+-- KEYS[1]  one lane of one project, e.g. {fanfare:my-project}:fcm.send; a hash of
+--            due    when the next grant is due
+--            pause  nothing before this time: the provider said so
+--            pace   share of the ceiling applied at `cut`, in millionths
+--            cut    when the pace was last lowered
+--          all times in microseconds of this server's clock, counted from EPOCH.
+-- ARGV     1 every          distance of two grants at the full ceiling, microseconds, a real number
+--          2 burst          grants that may be due in the past, at least 1
+--          3 want           grants asked for; 0 only exchanges what is known
+--          4 ahead          how far in advance grants are given out, microseconds
+--          5 longest        longest pause there is, microseconds
+--          6 recovery       millionths of the ceiling regained per second
+--          7 known_pause    pause, pace and cut as this script last told the caller: they come back here so that a
+--          8 known_pace       flush or an empty restart forgets nothing; 0 = the caller knows of none
+--          9 known_cut
+--          10 fresh_pause   microseconds of pause the caller learned from the provider and has not told us; 0 = none
+--          11 fresh_pace    the caller's own pace, millionths; 1000000 = the full ceiling
+--
+-- Answer   { n, wait, every, pause, pace, cut, now }, integers: n grants, the first `wait` microseconds from now, then
+--          one per `every` nanoseconds; or n = 0 and "ask again in `wait`". A Lua number loses its fraction on the way
+--          out, so every value is rounded here, to the side that is never early.
+
+local EPOCH = 1700000000 -- keeps times small enough that a double still holds 1/64 of a microsecond
+local FULL = 1000000
+
+-- A number somebody else wrote: nil unless it is one, and in a sensible range. NaN is not equal to itself.
+local function number(text)
+  local x = tonumber(text or '')
+  if x and x == x and x >= 0 and x < 1e15 then return x end
+end
+
+local every, burst, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local ahead, longest, recovery = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local known_pause, known_pace, known_cut = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local fresh_pause, fresh_pace = tonumber(ARGV[10]), tonumber(ARGV[11])
+
+-- One clock for all callers: with their own, the one that is behind would take time back and spend it again.
+local time = redis.call('TIME')
+local now = (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2])
+local horizon = now + ahead
+
+local state = redis.call('HMGET', KEYS[1], 'due', 'pause', 'pace', 'cut')
+local due, pause = number(state[1]), number(state[2]) or 0
+local pace, cut = number(state[3]) or FULL, number(state[4]) or 0
+
+-- This server's clock may have gone back. A cut cannot lie ahead, a pause not further than the longest one: what is
+-- beyond is dropped, and the callers' own memories still hold it.
+if cut > now then cut = now end
+if pause > now + longest then pause = 0 end
+-- What the caller was told earlier and this key has forgotten.
+if known_pause > pause and known_pause <= now + longest then pause = known_pause end
+if known_cut > cut and known_cut <= now then pace, cut = known_pace, known_cut end
+-- A pause that is over is put away, for a clock gone back would bring it to life again. The pace grows from its end.
+if pause > 0 and pause <= now then cut, pause = math.max(cut, pause), 0 end
+-- The pace of this moment; full again, the cut is put away too. 1 keeps a foolish value from dividing by nothing.
+local current = pace
+if pause == 0 then current = pace + recovery * (now - cut) / 1000000 end
+if current >= FULL then current, pace, cut = FULL, FULL, 0 end
+current = math.max(1, current)
+-- What the caller learned from the provider since. The lower pace wins, so that two instances hit by the same
+-- throttle halve once.
+if fresh_pause > 0 then pause = math.max(pause, now + math.min(fresh_pause, longest)) end
+if fresh_pace < current then current, pace, cut = fresh_pace, fresh_pace, now end
+
+local distance = every * FULL / current
+-- A missing key is unknown history: start empty, after everything that may still be reserved. The same for a due time
+-- no call can have left behind, which is a clock gone back: at the lowest pace, 20 distances and the reserve ahead.
+if not due or due > horizon + 20 * every + distance then due = horizon end
+-- No grant before the pause is over, and no more credit for a quiet time than the burst.
+local from = math.max(due, pause, now - (burst - 1) * distance)
+local n, wait = 0, 0
+if from <= horizon then
+  n = math.min(want, math.floor((horizon - from) / distance) + 1)
+  wait = math.max(0, math.ceil(from - now))
+  if n > 0 then due = from + n * distance end
+else
+  wait = math.ceil(from - horizon)
+end
+
+-- Written on the refusal path too: else a cold key would be cold again for the next caller, and for ever.
+redis.call('HSET', KEYS[1], 'due', due, 'pause', pause, 'pace', pace, 'cut', cut)
+-- Twice the longest pause: the key outlives every gap between two calls that something depends on.
+redis.call('PEXPIRE', KEYS[1], math.ceil(2 * longest / 1000) + 60000)
+
+return { n, wait, math.ceil(distance * 1000), math.ceil(pause), math.floor(pace), math.floor(cut), now }
