@@ -25,19 +25,19 @@ mod sqlite {
     use super::{AFTER, FOLLOWS, KIND, PAGE, SUBJECT, SUBJECTS, named};
 
     async fn migrated() -> (TempDir, SqliteConnection) {
-        let directory = TempDir::new().unwrap();
+        let directory = TempDir::new().expect("a temporary directory");
         let path = directory.path().join("plans.db");
-        let store = SqliteStore::open(&path).await.unwrap();
-        store.migrate().await.unwrap();
+        let store = SqliteStore::open(&path).await.expect("the file opens");
+        store.migrate().await.expect("an empty database takes the schema");
         store.close().await;
         // No journal: this file is thrown away.
         let options = SqliteConnectOptions::new().filename(path).journal_mode(SqliteJournalMode::Off);
-        (directory, SqliteConnection::connect_with(&options).await.unwrap())
+        (directory, SqliteConnection::connect_with(&options).await.expect("the file opens again"))
     }
 
     async fn plan(conn: &mut SqliteConnection, statement: &str) -> Vec<String> {
-        let rows: Vec<(i64, i64, i64, String)> =
-            sqlx::query_as(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"))).fetch_all(conn).await.unwrap();
+        let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
+        let rows: Vec<(i64, i64, i64, String)> = sqlx::query_as(explain).fetch_all(conn).await.expect("it prepares");
         rows.into_iter().map(|(_, _, _, step)| step).collect()
     }
 
@@ -105,17 +105,17 @@ mod postgres {
     use fanfare::store::Store;
     use fanfare::store::postgres::{PostgresStore, STATEMENTS};
     use serde_json::Value;
-    use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr};
+    use sqlx::{AssertSqlSafe, Executor, PgConnection, Row, SqlSafeStr};
 
     use super::{AFTER, FOLLOWS, KIND, PAGE, SUBJECT, SUBJECTS, named};
     use crate::harness::postgres::TestDatabase;
 
     async fn migrated() -> (TestDatabase, PgConnection) {
         let database = TestDatabase::create().await;
-        let store = PostgresStore::connect(&database.url.clone().into(), 2).unwrap();
-        store.migrate().await.unwrap();
+        let store = PostgresStore::connect(&database.url.clone().into(), 2).expect("the URL parses");
+        store.migrate().await.expect("an empty database takes the schema");
         store.close().await;
-        let conn = PgConnection::connect(&database.url).await.unwrap();
+        let conn = database.connection().await;
         (database, conn)
     }
 
