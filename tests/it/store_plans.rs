@@ -1,1 +1,160 @@
-//! store_plans
+//! Owns the plans of the statements that must stay cheap, and that every statement of both databases prepares.
+//! Must never know: what the statements answer (that is the conformance suite's).
+
+/// Rows of the follow table, and how many subjects share them.
+const FOLLOWS: i64 = 2_000_000;
+const SUBJECTS: i64 = 4;
+/// One page of a freeze, from the middle of a subject.
+const PAGE: i64 = 10_000;
+const SUBJECT: &str = "team:2";
+const AFTER: i64 = 1_000_000;
+/// The type that is asked for; every second follower wants it.
+const KIND: i64 = 2;
+
+fn named(statements: &'static [(&'static str, &'static str)], name: &str) -> &'static str {
+    statements.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no statement {name}")).1
+}
+
+mod sqlite {
+    use fanfare::store::Store;
+    use fanfare::store::sqlite::{STATEMENTS, SqliteStore};
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+    use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr, SqliteConnection};
+    use tempfile::TempDir;
+
+    use super::{AFTER, FOLLOWS, KIND, PAGE, SUBJECT, SUBJECTS, named};
+
+    async fn migrated() -> (TempDir, SqliteConnection) {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("plans.db");
+        let store = SqliteStore::open(&path).await.expect("the file opens");
+        store.migrate().await.expect("an empty database takes the schema");
+        store.close().await;
+        // No journal: this file is thrown away.
+        let options = SqliteConnectOptions::new().filename(path).journal_mode(SqliteJournalMode::Off);
+        (directory, SqliteConnection::connect_with(&options).await.expect("the file opens again"))
+    }
+
+    async fn plan(conn: &mut SqliteConnection, statement: &str) -> Vec<String> {
+        let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
+        let rows: Vec<(i64, i64, i64, String)> = sqlx::query_as(explain).fetch_all(conn).await.expect("it prepares");
+        rows.into_iter().map(|(_, _, _, step)| step).collect()
+    }
+
+    #[tokio::test]
+    async fn every_statement_prepares() {
+        let (_directory, mut conn) = migrated().await;
+        for (name, statement) in STATEMENTS {
+            if let Err(error) = conn.prepare(statement.into_sql_str()).await {
+                panic!("{name}: {error}");
+            }
+        }
+    }
+
+    /// Scans of what stays small: instances, migrations, a bound array, and partial indexes of what is unfinished.
+    fn is_small(step: &str) -> bool {
+        const SMALL: [&str; 5] =
+            ["SCAN CONSTANT ROW", "SCAN instance", "SCAN sqlite_schema", "SCAN _sqlx_migrations", "SCAN json_each"];
+        const PARTIAL: [&str; 3] = ["INDEX chunk_owned", "INDEX fanout_open", "INDEX fanout_unreported"];
+        SMALL.iter().any(|table| step.starts_with(table)) || PARTIAL.iter().any(|index| step.ends_with(index))
+    }
+
+    #[tokio::test]
+    async fn no_statement_scans_what_grows() {
+        let (_directory, mut conn) = migrated().await;
+        for (name, statement) in STATEMENTS {
+            for step in plan(&mut conn, statement).await {
+                assert!(!step.starts_with("SCAN") || is_small(&step), "{name}: {step}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_of_followers_is_one_range_of_the_primary_key() {
+        let (_directory, mut conn) = migrated().await;
+        let fill =
+            "WITH RECURSIVE s (subject) AS (SELECT 0 UNION ALL SELECT subject + 1 FROM s WHERE subject + 1 < ?1),
+            d (device) AS (SELECT 1 UNION ALL SELECT device + 1 FROM d WHERE device < ?2)
+            INSERT INTO follow SELECT 'team:' || subject, device * ?1, 3, 1 + device % 2 FROM s, d ORDER BY 1, 2";
+        conn.execute("DROP INDEX follow_device").await.unwrap();
+        sqlx::query(fill).bind(SUBJECTS).bind(FOLLOWS / SUBJECTS).execute(&mut conn).await.unwrap();
+        conn.execute("CREATE INDEX follow_device ON follow (device_key); ANALYZE").await.unwrap();
+
+        let page = named(STATEMENTS, "FOLLOWER_PAGE");
+        assert_eq!(
+            plan(&mut conn, page).await,
+            ["SEARCH follow USING PRIMARY KEY (subject=? AND device_key>?)"],
+            "one range, in order: no scan, no sorting"
+        );
+        let keys: Vec<i64> = sqlx::query_scalar(page)
+            .bind(SUBJECT)
+            .bind(AFTER)
+            .bind(KIND)
+            .bind(PAGE)
+            .fetch_all(&mut conn)
+            .await
+            .unwrap();
+        assert_eq!(keys.len() as i64, PAGE);
+        assert!(keys.is_sorted() && keys[0] > AFTER);
+    }
+}
+
+// AT THE MERGE: take this one line out, once `fanfare::store::postgres` is there. Nothing else changes.
+#[cfg(any())]
+mod postgres {
+    use fanfare::store::Store;
+    use fanfare::store::postgres::{PostgresStore, STATEMENTS};
+    use serde_json::Value;
+    use sqlx::{AssertSqlSafe, Executor, PgConnection, Row, SqlSafeStr};
+
+    use super::{AFTER, FOLLOWS, KIND, PAGE, SUBJECT, SUBJECTS, named};
+    use crate::harness::postgres::TestDatabase;
+
+    async fn migrated() -> (TestDatabase, PgConnection) {
+        let database = TestDatabase::create().await;
+        let store = PostgresStore::connect(&database.url.clone().into(), 2).expect("the URL parses");
+        store.migrate().await.expect("an empty database takes the schema");
+        store.close().await;
+        let conn = database.connection().await;
+        (database, conn)
+    }
+
+    #[tokio::test]
+    async fn every_statement_prepares() {
+        let (_database, mut conn) = migrated().await;
+        for (name, statement) in STATEMENTS {
+            if let Err(error) = conn.prepare(statement.into_sql_str()).await {
+                panic!("{name}: {error}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_of_followers_is_one_range_of_the_primary_key() {
+        let (_database, mut conn) = migrated().await;
+        conn.execute("DROP INDEX follow_device; ALTER TABLE follow SET UNLOGGED").await.unwrap();
+        let fill = "INSERT INTO follow SELECT 'team:' || s, d * $1, 3, 1 + d % 2
+            FROM generate_series(0, $1 - 1) AS s, generate_series(1, $2) AS d";
+        sqlx::query(fill).bind(SUBJECTS).bind(FOLLOWS / SUBJECTS).execute(&mut conn).await.unwrap();
+        conn.execute("CREATE INDEX follow_device ON follow (device_key)").await.unwrap();
+        conn.execute("VACUUM (ANALYZE) follow").await.unwrap();
+
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}", named(STATEMENTS, "freeze.FOLLOWERS"));
+        let query = sqlx::query(AssertSqlSafe(explain)).bind(SUBJECT).bind(AFTER).bind(KIND).bind(PAGE);
+        let row = query.fetch_one(&mut conn).await.unwrap();
+        let shown: Value = serde_json::from_str(row.get_unchecked(0)).unwrap();
+        let limit = &shown[0]["Plan"];
+        assert_eq!(limit["Node Type"], "Limit", "{shown:#}");
+        let range = &limit["Plans"][0];
+        assert_eq!(range["Node Type"], "Index Only Scan", "{shown:#}");
+        assert_eq!(range["Index Name"], "follow_pkey", "{shown:#}");
+        assert!(range["Plans"].is_null(), "one range and nothing below it: {shown:#}");
+        let condition = range["Index Cond"].as_str().unwrap_or_default();
+        assert!(condition.contains("subject = ") && condition.contains("device_key > "), "{shown:#}");
+        let rows = |what: &str| range[what].as_i64().unwrap_or_default();
+        assert_eq!(rows("Actual Rows"), PAGE, "{shown:#}");
+        // Every second follower wants the type: twice a page is read, and not a row more than that.
+        assert!(rows("Rows Removed by Filter") <= PAGE, "{shown:#}");
+        assert_eq!(rows("Heap Fetches"), 0, "{shown:#}");
+    }
+}

@@ -19,6 +19,8 @@ use futures_util::FutureExt;
 const READERS: u32 = 3;
 /// Longest wait for another program that holds the file's write lock, a backup tool for instance.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for a connection that reads: a caller is better answered 503 than kept.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The write-ahead log is cut back to this after a checkpoint.
 const WAL_KEPT_BYTES: &str = "67108864";
 /// Pages kept in memory by the writer: 32 MiB, enough for the upper levels of the follow table's tree.
@@ -39,6 +41,7 @@ impl SqliteStore {
         writer.run(1, |c| lease::expire_all(c).boxed()).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
             .test_before_acquire(false)
             .idle_timeout(None)
             .max_lifetime(None)
