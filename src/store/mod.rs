@@ -5,6 +5,8 @@
 //! (transact-rs/sqlx#4393). Every method of an implementation therefore runs in a task of its own
 //! and the caller awaits the handle.
 
+mod detached;
+mod facts;
 pub mod postgres;
 pub mod records;
 pub mod sqlite;
@@ -134,7 +136,8 @@ pub trait Store: Send + Sync + 'static {
 /// Takeovers of one chunk without progress after which it is set aside.
 pub const MAX_TAKEOVERS: i16 = 4;
 
-/// Share of recipients judged dead, in per cent, from which a settle judges nobody (law 7): it looks like a fault of ours.
+/// Share of recipients with a verdict against their device, in per cent, above which a settle judges nobody (law 7):
+/// it looks like a fault of ours.
 pub const DEAD_SHARE_LIMIT_PERCENT: u64 = 30;
 
 /// A fan-out with fewer judged devices than this is never taken for a leap.
