@@ -1,6 +1,10 @@
 -- The spine: devices and what they follow, events, fan-outs, chunks with monotone bitmaps, instances with leases.
 -- All times are milliseconds since the epoch, database clock, so that both databases share one set of records.
 
+-- Database time, and not that of the transaction's start: a lease or a deadline is measured from now.
+CREATE FUNCTION fanfare_now_ms() RETURNS bigint LANGUAGE sql VOLATILE
+    AS 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
 CREATE TABLE instance (
     boot_id        uuid   PRIMARY KEY,
     started_ms     bigint NOT NULL,

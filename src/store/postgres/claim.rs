@@ -1,0 +1,106 @@
+//! Owns who gets a chunk, with its recipients as they are now, and how it is handed back.
+//! Must never know: how many chunks an instance should hold.
+
+use sqlx::PgPool;
+
+use super::fault::Fault;
+use super::rows::ClaimedRow;
+use crate::domain::batch::ClaimedChunk;
+use crate::domain::ids::{BootId, ChunkRef};
+use crate::store::{ClaimRequest, FreezeStep};
+
+/// The live ones among the devices of `i.keys`. A device that is gone has no element.
+macro_rules! with_recipients {
+    ($head:literal) => {
+        concat!(
+            $head,
+            "
+SELECT k.fanout_id, k.chunk_no, k.epoch, k.class, k.rank, k.n, k.done::text AS done,
+       (CASE WHEN k.unclean THEN k.maybe | ~k.done ELSE k.maybe END)::text AS maybe, i.keys,
+       d.live, d.tokens, d.fids, d.platforms, d.locales, d.versions
+FROM k
+JOIN chunk_ids i ON i.fanout_id = k.fanout_id AND i.chunk_no = k.chunk_no
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(v.device_key), '{}') AS live, coalesce(array_agg(v.token), '{}') AS tokens,
+           coalesce(array_agg(v.fid), '{}') AS fids, coalesce(array_agg(v.platform), '{}') AS platforms,
+           coalesce(array_agg(v.locale), '{}') AS locales, coalesce(array_agg(v.version), '{}') AS versions
+    FROM device v WHERE v.device_key = ANY (i.keys) AND v.state = 0) d"
+        )
+    };
+}
+
+/// The row locks are the fence between two claimers: the inner query locks, the outer one writes.
+/// A chunk that was lost uncleanly shows all its unfinished recipients as `maybe`.
+pub(super) const CLAIM: &str = with_recipients!(
+    "
+WITH c AS (
+    SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
+    WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND ($3::smallint IS NULL OR k.class < $3)
+      AND f.state <> 3
+    ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+k AS (
+    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
+    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
+    RETURNING k.*)"
+);
+
+/// Chunks that a freeze step created owned, and that are so still.
+pub(super) const OF_A_STEP: &str = with_recipients!(
+    "
+WITH k AS (
+    SELECT * FROM chunk
+    WHERE fanout_id = $2 AND chunk_no >= $3 AND chunk_no < $4 AND state = 1 AND owner = $1 AND epoch = 1)"
+);
+
+pub(super) const RELEASE: &str = "
+UPDATE chunk k SET state = 0, owner = NULL, not_before_ms = $5
+FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
+WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch AND k.state = 1 AND k.owner = $1";
+
+pub(super) async fn claim(pool: &PgPool, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
+    let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
+        .bind(request.boot.0)
+        .bind(i64::from(request.want))
+        .bind(request.more_urgent_than.map(|class| class.code()))
+        .fetch_all(pool)
+        .await?;
+    ordered(rows)
+}
+
+pub(super) async fn of_a_step(pool: &PgPool, step: &FreezeStep, end: i32) -> Result<Vec<ClaimedChunk>, Fault> {
+    let rows: Vec<ClaimedRow> = sqlx::query_as(OF_A_STEP)
+        .bind(step.boot.0)
+        .bind(step.fanout.0)
+        .bind(step.first_chunk)
+        .bind(end)
+        .fetch_all(pool)
+        .await?;
+    ordered(rows)
+}
+
+/// `RETURNING` promises no order.
+fn ordered(rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
+    let mut chunks = rows.into_iter().map(ClaimedRow::parse).collect::<Result<Vec<_>, _>>()?;
+    chunks.sort_by_key(|c| (c.class, c.rank, c.chunk));
+    Ok(chunks)
+}
+
+pub(super) async fn release(
+    pool: &PgPool,
+    boot: BootId,
+    chunks: &[(ChunkRef, i32)],
+    not_before_ms: i64,
+) -> Result<(), Fault> {
+    let fanouts: Vec<i64> = chunks.iter().map(|(chunk, _)| chunk.fanout.0).collect();
+    let numbers: Vec<i32> = chunks.iter().map(|(chunk, _)| chunk.no).collect();
+    let epochs: Vec<i32> = chunks.iter().map(|(_, epoch)| *epoch).collect();
+    sqlx::query(RELEASE)
+        .bind(boot.0)
+        .bind(fanouts)
+        .bind(numbers)
+        .bind(epochs)
+        .bind(not_before_ms)
+        .execute(pool)
+        .await?;
+    Ok(())
+}

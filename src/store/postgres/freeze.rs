@@ -1,0 +1,169 @@
+//! Owns the freeze: who may do it, pages of followers, and the step that fixes them into chunks.
+//! Must never know: how pages of several subjects are merged.
+
+use sqlx::PgPool;
+
+use super::claim;
+use super::fault::{Fault, count};
+use super::rows::FreezeRow;
+use crate::domain::batch::ClaimedChunk;
+use crate::domain::bitmap::CHUNK_SIZE;
+use crate::domain::ids::{BootId, DeviceKey};
+use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, StoreError};
+
+pub(super) const TAKE: &str = "
+WITH free AS (
+    SELECT id FROM fanout f
+    WHERE f.settled_ms IS NULL AND f.state = 0
+      AND NOT EXISTS (SELECT 1 FROM instance i
+                      WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())
+    ORDER BY f.class, f.id LIMIT $2 FOR UPDATE SKIP LOCKED)
+UPDATE fanout f SET freeze_owner = $1, freeze_epoch = f.freeze_epoch + 1
+FROM free, event e
+WHERE f.id = free.id AND e.event_id = f.event_id
+RETURNING f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.freeze_epoch, f.freeze_cursor, f.freeze_chunks";
+
+/// The primary key in its order, `kinds` included: an index-only range.
+pub(super) const FOLLOWERS: &str = "
+SELECT device_key FROM follow
+WHERE subject = $1 AND device_key > $2 AND kinds & $3 <> 0
+ORDER BY device_key LIMIT $4";
+
+/// Cursor, ids and chunks in one statement. The guard is the whole protection against a second freezer and against
+/// a repetition. `$6` holds the keys of all chunks in a row; `$8` says how many each chunk has, `$9` where they begin.
+pub(super) const STEP: &str = "
+WITH f AS (
+    UPDATE fanout
+    SET freeze_cursor = $5,
+        freeze_chunks = freeze_chunks + cardinality($7::int[]),
+        recipients = recipients + cardinality($6::bigint[]),
+        state = CASE WHEN NOT $12 THEN 0
+                     WHEN EXISTS (SELECT 1 FROM chunk k WHERE k.fanout_id = fanout.id AND k.state = 3) THEN 4
+                     ELSE 1 END
+    WHERE id = $1 AND freeze_owner = $2 AND freeze_epoch = $3 AND freeze_cursor = $4 AND state = 0
+      AND freeze_chunks = $13
+    RETURNING id, class),
+c AS (
+    SELECT f.id, f.class, u.* FROM f,
+        unnest($7::int[], $8::smallint[], $9::int[], $10::bigint[], $11::bool[]) AS u(no, n, start, rank, claimed)),
+ids AS (
+    INSERT INTO chunk_ids (fanout_id, chunk_no, keys)
+    SELECT c.id, c.no, ($6::bigint[])[c.start : c.start + c.n - 1] FROM c),
+chunks AS (
+    INSERT INTO chunk (fanout_id, chunk_no, n, class, rank, state, owner, epoch, done, ok, maybe)
+    SELECT c.id, c.no, c.n, c.class, c.rank,
+           CASE WHEN c.claimed THEN 1 ELSE 0 END, CASE WHEN c.claimed THEN $2 END, CASE WHEN c.claimed THEN 1 ELSE 0 END,
+           repeat('0', c.n)::varbit, repeat('0', c.n)::varbit, repeat('0', c.n)::varbit
+    FROM c)
+SELECT count(*) FROM f";
+
+/// Whether the fan-out stands exactly where this step leaves it: then it was written, and its answer was lost.
+pub(super) const STANDS: &str = "
+SELECT EXISTS (
+    SELECT 1 FROM fanout
+    WHERE id = $1 AND freeze_owner = $2 AND freeze_epoch = $3 AND freeze_cursor = $4 AND freeze_chunks = $5
+      AND (state <> 0) = $6 AND state <> 3)";
+
+pub(super) async fn take(pool: &PgPool, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, Fault> {
+    let rows: Vec<FreezeRow> = sqlx::query_as(TAKE).bind(boot.0).bind(i64::from(limit)).fetch_all(pool).await?;
+    let mut jobs = rows.into_iter().map(FreezeRow::parse).collect::<Result<Vec<_>, _>>()?;
+    jobs.sort_by_key(|job| (job.job.class, job.job.id));
+    Ok(jobs)
+}
+
+pub(super) async fn follower_page(pool: &PgPool, page: &FollowerPage) -> Result<Vec<DeviceKey>, Fault> {
+    let keys: Vec<i64> = sqlx::query_scalar(FOLLOWERS)
+        .bind(&page.subject)
+        .bind(page.after.0)
+        .bind(page.kinds.0)
+        .bind(i64::from(page.limit))
+        .fetch_all(pool)
+        .await?;
+    Ok(keys.into_iter().map(DeviceKey).collect())
+}
+
+pub(super) async fn step(pool: &PgPool, step: &FreezeStep) -> Result<FreezeReply, Fault> {
+    let arrays = Arrays::of(step)?;
+    let written: i64 = sqlx::query_scalar(STEP)
+        .bind(step.fanout.0)
+        .bind(step.boot.0)
+        .bind(step.epoch)
+        .bind(step.from.0)
+        .bind(arrays.cursor)
+        .bind(&arrays.keys)
+        .bind(&arrays.numbers)
+        .bind(&arrays.sizes)
+        .bind(&arrays.starts)
+        .bind(&step.ranks)
+        .bind(&arrays.claimed)
+        .bind(step.last)
+        .bind(step.first_chunk)
+        .fetch_one(pool)
+        .await?;
+    if written == 0 && !stands(pool, step, &arrays).await? {
+        return Ok(FreezeReply::Lost);
+    }
+    Ok(FreezeReply::Written(claimed(pool, step).await?))
+}
+
+async fn stands(pool: &PgPool, step: &FreezeStep, arrays: &Arrays) -> Result<bool, Fault> {
+    let chunks: i32 = count("number of chunks", i64::from(step.first_chunk) + arrays.numbers.len() as i64)?;
+    let stands = sqlx::query_scalar(STANDS)
+        .bind(step.fanout.0)
+        .bind(step.boot.0)
+        .bind(step.epoch)
+        .bind(arrays.cursor)
+        .bind(chunks)
+        .bind(step.last)
+        .fetch_one(pool)
+        .await?;
+    Ok(stands)
+}
+
+async fn claimed(pool: &PgPool, step: &FreezeStep) -> Result<Vec<ClaimedChunk>, Fault> {
+    if step.claim_first == 0 || step.chunks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let first = i64::from(step.first_chunk);
+    let end: i32 = count("chunk number", first + step.claim_first.min(step.chunks.len()) as i64)?;
+    claim::of_a_step(pool, step, end).await
+}
+
+/// The chunks of a step as parallel arrays.
+struct Arrays {
+    cursor: i64,
+    keys: Vec<i64>,
+    numbers: Vec<i32>,
+    sizes: Vec<i16>,
+    starts: Vec<i32>,
+    claimed: Vec<bool>,
+}
+
+impl Arrays {
+    fn of(step: &FreezeStep) -> Result<Self, Fault> {
+        let keys: Vec<i64> = step.chunks.iter().flatten().map(|key| key.0).collect();
+        let sizes_fit = step.chunks.iter().all(|c| !c.is_empty() && c.len() <= CHUNK_SIZE);
+        let ascending = keys.windows(2).all(|w| w[0] < w[1]) && keys.first().is_none_or(|first| *first > step.from.0);
+        if !sizes_fit || !ascending || step.ranks.len() != step.chunks.len() {
+            let text = "freeze_step: chunks hold 1 to 500 keys each, ascending after the cursor, with one rank each";
+            return Err(StoreError::Statement(text.to_owned()).into());
+        }
+        let mut arrays = Self {
+            cursor: keys.last().copied().unwrap_or(step.from.0),
+            keys,
+            numbers: Vec::new(),
+            sizes: Vec::new(),
+            starts: Vec::new(),
+            claimed: Vec::new(),
+        };
+        let mut start = 1_i64; // SQL arrays begin at 1.
+        for (i, chunk) in step.chunks.iter().enumerate() {
+            arrays.numbers.push(count("chunk number", i64::from(step.first_chunk) + i as i64)?);
+            arrays.sizes.push(count("chunk size", chunk.len() as i64)?);
+            arrays.starts.push(count("chunk start", start)?);
+            arrays.claimed.push(i < step.claim_first);
+            start += chunk.len() as i64;
+        }
+        Ok(arrays)
+    }
+}

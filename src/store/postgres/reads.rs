@@ -1,0 +1,225 @@
+//! Owns what is read of fan-outs: jobs, views with their tally, lists, the backlog, the sweep.
+//! Must never know: who asks.
+
+use sqlx::{Executor, FromRow, PgPool, Postgres};
+
+use super::fault::{Fault, corrupt, count};
+use super::rows::JobRow;
+use crate::domain::batch::{Class, FanoutJob, FanoutKind, FanoutState};
+use crate::domain::ids::{EventId, FanoutId, MatchId};
+use crate::domain::outcome::Outcome;
+use crate::domain::tally::{PartCounters, Tally};
+use crate::store::facts::{Facts, Snapshot};
+use crate::store::{FanoutQuery, FanoutView, Swept};
+
+pub(super) const JOB: &str = "
+SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body
+FROM fanout f JOIN event e ON e.event_id = f.event_id WHERE f.id = $1";
+
+macro_rules! view {
+    ($tail:literal) => {
+        concat!(
+            "SELECT id, event_id, event_type, match_id, kind, parent, state, class, occurred_ms, accepted_ms, ",
+            "deadline_ms, settled_ms, settled, interrupted FROM fanout ",
+            $tail
+        )
+    };
+}
+
+pub(super) const VIEW: &str = view!("WHERE id = $1");
+
+pub(super) const LIST: &str = view!(
+    "WHERE ($1::smallint IS NULL OR state = $1) AND ($2::bigint IS NULL OR id < $2)
+     ORDER BY id DESC LIMIT $3"
+);
+
+/// All facts of one fan-out in one statement, so from one snapshot: read one after the other they could disagree.
+pub(super) const FACTS: &str = "
+WITH k AS (
+    SELECT chunk_no, n, state, done, ok, rest_outcome FROM chunk WHERE fanout_id = $1)
+SELECT 'recipients' AS fact, NULL::smallint AS outcome, recipients AS n FROM fanout WHERE id = $1
+UNION ALL SELECT 'frozen', NULL, coalesce(sum(n), 0) FROM k
+UNION ALL SELECT 'delivered', NULL, coalesce(sum(bit_count(ok)), 0)::bigint FROM k
+UNION ALL SELECT 'failed', NULL, coalesce(sum(bit_count(done & ~ok)), 0)::bigint FROM k
+UNION ALL SELECT 'rest', rest_outcome, sum(n - bit_count(done))::bigint FROM k
+          WHERE state = 2 AND bit_count(done) < n GROUP BY rest_outcome
+UNION ALL SELECT 'failure', x.outcome, count(*) FROM failure x JOIN k ON k.chunk_no = x.chunk_no
+          WHERE x.fanout_id = $1 AND get_bit(k.done, x.ordinal) = 1 AND get_bit(k.ok, x.ordinal) = 0
+          GROUP BY x.outcome";
+
+pub(super) const PARTS: &str = "SELECT counters FROM fanout_part WHERE fanout_id = $1 ORDER BY boot_id";
+
+pub(super) const BACKLOG: &str = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
+
+/// Both sweeps take the oldest 100: a caller sweeps again.
+pub(super) const COMPLETE: &str = "
+SELECT f.id FROM fanout f
+WHERE f.settled_ms IS NULL AND f.state <> 0
+  AND NOT EXISTS (SELECT 1 FROM chunk k WHERE k.fanout_id = f.id AND k.state <> 2)
+ORDER BY f.id LIMIT 100";
+
+pub(super) const UNREPORTED: &str = view!(
+    "WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= fanfare_now_ms() - $1
+     ORDER BY id LIMIT 100"
+);
+
+pub(super) const MARK_REPORTED: &str =
+    "UPDATE fanout SET reported_ms = fanfare_now_ms() WHERE id = $1 AND settled_ms IS NOT NULL AND reported_ms IS NULL";
+
+/// A fan-out as its row has it; the tally comes from the snapshot or from the facts.
+#[derive(Debug, FromRow)]
+pub(super) struct ViewRow {
+    id: i64,
+    event_id: String,
+    event_type: String,
+    match_id: String,
+    kind: i16,
+    parent: Option<i64>,
+    pub(super) state: i16,
+    class: i16,
+    occurred_ms: i64,
+    accepted_ms: i64,
+    deadline_ms: i64,
+    pub(super) settled_ms: Option<i64>,
+    settled: Option<String>,
+    interrupted: i32,
+}
+
+impl ViewRow {
+    pub(super) fn state(&self) -> Result<FanoutState, Fault> {
+        Ok(FanoutState::from_code(self.state)?)
+    }
+
+    /// The snapshot of a settled fan-out; `None` while it is not settled.
+    fn snapshot(&self) -> Result<Option<(Tally, PartCounters, u32)>, Fault> {
+        match (self.settled_ms, &self.settled) {
+            (None, None) => Ok(None),
+            (Some(_), Some(json)) => {
+                let snapshot: Snapshot = serde_json::from_str(json)
+                    .map_err(|_| corrupt(format!("the snapshot of fan-out {} does not parse", self.id)))?;
+                Ok(Some((snapshot.tally, snapshot.counters, snapshot.instances)))
+            }
+            _ => Err(corrupt(format!("fan-out {} is settled by half", self.id))),
+        }
+    }
+
+    pub(super) fn view(self, tally: Tally, counters: PartCounters, instances: u32) -> Result<FanoutView, Fault> {
+        Ok(FanoutView {
+            id: FanoutId(self.id),
+            event_id: EventId::parse(&self.event_id)?,
+            match_id: MatchId::parse(&self.match_id)?,
+            kind: FanoutKind::from_code(self.kind)?,
+            parent: self.parent.map(FanoutId),
+            state: FanoutState::from_code(self.state)?,
+            class: Class::from_code(self.class)?,
+            occurred_ms: self.occurred_ms,
+            accepted_ms: self.accepted_ms,
+            deadline_ms: self.deadline_ms,
+            settled_ms: self.settled_ms,
+            interrupted: count("interrupted", i64::from(self.interrupted))?,
+            event_type: self.event_type,
+            tally,
+            counters,
+            instances,
+        })
+    }
+}
+
+pub(super) async fn job(pool: &PgPool, id: FanoutId) -> Result<Option<FanoutJob>, Fault> {
+    let row: Option<JobRow> = sqlx::query_as(JOB).bind(id.0).fetch_optional(pool).await?;
+    row.map(JobRow::parse).transpose()
+}
+
+pub(super) async fn fanout(pool: &PgPool, id: FanoutId) -> Result<Option<FanoutView>, Fault> {
+    let row: Option<ViewRow> = sqlx::query_as(VIEW).bind(id.0).fetch_optional(pool).await?;
+    match row {
+        Some(row) => Ok(Some(complete(pool, row).await?)),
+        None => Ok(None),
+    }
+}
+
+pub(super) async fn fanouts(pool: &PgPool, query: FanoutQuery) -> Result<Vec<FanoutView>, Fault> {
+    let rows: Vec<ViewRow> = sqlx::query_as(LIST)
+        .bind(query.state.map(FanoutState::code))
+        .bind(query.before.map(|id| id.0))
+        .bind(i64::from(query.limit))
+        .fetch_all(pool)
+        .await?;
+    all_complete(pool, rows).await
+}
+
+async fn all_complete(pool: &PgPool, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
+    let mut views = Vec::with_capacity(rows.len());
+    for row in rows {
+        views.push(complete(pool, row).await?);
+    }
+    Ok(views)
+}
+
+async fn complete(pool: &PgPool, row: ViewRow) -> Result<FanoutView, Fault> {
+    if let Some((tally, counters, instances)) = row.snapshot()? {
+        return row.view(tally, counters, instances);
+    }
+    let tally = facts(pool, FanoutId(row.id)).await?.tally()?;
+    let (counters, instances) = parts(pool, FanoutId(row.id)).await?;
+    row.view(tally, counters, instances)
+}
+
+#[derive(Debug, FromRow)]
+struct FactRow {
+    fact: String,
+    outcome: Option<i16>,
+    n: i64,
+}
+
+pub(super) async fn facts(on: impl Executor<'_, Database = Postgres>, id: FanoutId) -> Result<Facts, Fault> {
+    let rows: Vec<FactRow> = sqlx::query_as(FACTS).bind(id.0).fetch_all(on).await?;
+    let mut facts = Facts::default();
+    for row in rows {
+        let n: u64 = count(&row.fact, row.n)?;
+        match (row.fact.as_str(), row.outcome) {
+            ("recipients", _) => facts.recipients = n,
+            ("frozen", _) => facts.frozen = n,
+            ("delivered", _) => facts.delivered = n,
+            ("failed", _) => facts.failed = n,
+            ("rest", Some(code)) => facts.rest.push((Outcome::from_code(code)?, n)),
+            ("failure", Some(code)) => facts.failures.push((Outcome::from_code(code)?, n)),
+            _ => return Err(corrupt(format!("fan-out {id} has closed chunks whose rest has no outcome"))),
+        }
+    }
+    Ok(facts)
+}
+
+/// Counters of all instances, merged, and the number of instances.
+pub(super) async fn parts(
+    on: impl Executor<'_, Database = Postgres>,
+    id: FanoutId,
+) -> Result<(PartCounters, u32), Fault> {
+    let texts: Vec<String> = sqlx::query_scalar(PARTS).bind(id.0).fetch_all(on).await?;
+    let mut merged = PartCounters::default();
+    for text in &texts {
+        let part: PartCounters =
+            serde_json::from_str(text).map_err(|_| corrupt(format!("counters of fan-out {id} do not parse")))?;
+        merged.merge(&part);
+    }
+    Ok((merged, count("instances", texts.len() as i64)?))
+}
+
+pub(super) async fn backlog(pool: &PgPool) -> Result<u64, Fault> {
+    let n: i64 = sqlx::query_scalar(BACKLOG).fetch_one(pool).await?;
+    count("backlog", n)
+}
+
+pub(super) async fn sweep(pool: &PgPool, older_than_ms: i64) -> Result<Swept, Fault> {
+    let complete: Vec<i64> = sqlx::query_scalar(COMPLETE).fetch_all(pool).await?;
+    let unreported: Vec<ViewRow> = sqlx::query_as(UNREPORTED).bind(older_than_ms).fetch_all(pool).await?;
+    Ok(Swept {
+        complete: complete.into_iter().map(FanoutId).collect(),
+        unreported: all_complete(pool, unreported).await?,
+    })
+}
+
+pub(super) async fn mark_reported(pool: &PgPool, id: FanoutId) -> Result<(), Fault> {
+    sqlx::query(MARK_REPORTED).bind(id.0).execute(pool).await?;
+    Ok(())
+}

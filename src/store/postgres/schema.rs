@@ -1,0 +1,79 @@
+//! Owns the schema's version: applies migrations and says whether the schema is the one this build needs.
+//! Must never know: what the tables are for.
+
+use std::collections::BTreeMap;
+
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+
+use super::fault::{Fault, count};
+use crate::store::StoreError;
+
+/// One migration at a time in the whole fleet, and an exact answer to "how many were applied now".
+pub(super) const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended('fanfare migrate', 0))";
+pub(super) const APPLIED: &str = "SELECT version, checksum, success FROM _sqlx_migrations ORDER BY version";
+pub(super) const EXISTS: &str = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL";
+
+/// The migrations compiled into this build.
+fn migrator() -> Migrator {
+    sqlx::migrate!("migrations/postgres")
+}
+
+/// Applies what is missing, on a connection of its own without time limits: building an index takes as long as it takes.
+pub(super) async fn migrate(options: &PgConnectOptions) -> Result<u32, Fault> {
+    let unlimited = [("statement_timeout", "0"), ("lock_timeout", "0"), ("idle_in_transaction_session_timeout", "0")];
+    let mut connection = options.clone().options(unlimited).connect().await?;
+    sqlx::query(LOCK).execute(&mut connection).await?;
+    let before = applied_count(&mut connection).await?;
+    let mut migrator = migrator();
+    migrator.set_locking(false);
+    // `run` takes an `Acquire`, which no future that must be `Send` can name; this is the driver's own way around.
+    migrator.run_direct(None, &mut connection, false).await.map_err(refused)?;
+    let after = applied_count(&mut connection).await?;
+    connection.close().await?;
+    count("number of migrations", after - before)
+}
+
+async fn applied_count(connection: &mut PgConnection) -> Result<i64, Fault> {
+    let exists: bool = sqlx::query_scalar(EXISTS).fetch_one(&mut *connection).await?;
+    if !exists {
+        return Ok(0);
+    }
+    let rows: Vec<(i64, Vec<u8>, bool)> = sqlx::query_as(APPLIED).fetch_all(connection).await?;
+    i64::try_from(rows.len()).map_err(|_| Fault::Ours(StoreError::Schema("too many migrations".to_owned())))
+}
+
+/// Keeps the type of a database error; the driver's own refusals become schema errors.
+fn refused(e: sqlx::migrate::MigrateError) -> Fault {
+    use sqlx::migrate::MigrateError as M;
+    match e {
+        M::Execute(e) => Fault::Database(e),
+        M::ExecuteMigration(e, version) => match super::fault::explain("migrate", Fault::Database(e)) {
+            StoreError::Unavailable(text) => Fault::Ours(StoreError::Unavailable(text)),
+            other => Fault::Ours(StoreError::Schema(format!("migration {version}: {other}"))),
+        },
+        other => Fault::Ours(StoreError::Schema(other.to_string())),
+    }
+}
+
+/// Compares what was applied with what this build brings.
+pub(super) async fn check(pool: &PgPool) -> Result<(), Fault> {
+    let rows: Vec<(i64, Vec<u8>, bool)> = sqlx::query_as(APPLIED).fetch_all(pool).await?;
+    let mut applied: BTreeMap<i64, (Vec<u8>, bool)> = rows.into_iter().map(|(v, sum, ok)| (v, (sum, ok))).collect();
+    for migration in migrator().iter() {
+        match applied.remove(&migration.version) {
+            None => return Err(schema(format!("migration {} is missing: run `fanfare migrate`", migration.version))),
+            Some((sum, true)) if sum == *migration.checksum => {}
+            Some(_) => return Err(schema(format!("migration {} differs from this build's", migration.version))),
+        }
+    }
+    match applied.keys().next() {
+        None => Ok(()),
+        Some(newer) => Err(schema(format!("migration {newer} is newer than this build: run the newer one"))),
+    }
+}
+
+fn schema(text: String) -> Fault {
+    Fault::Ours(StoreError::Schema(text))
+}

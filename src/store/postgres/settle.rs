@@ -1,0 +1,110 @@
+//! Owns the settling of a fan-out: once, under its row lock, with the judging of devices.
+//! Must never know: who writes the line.
+
+use sqlx::{FromRow, PgPool, Postgres, Transaction};
+
+use super::fault::{Fault, corrupt};
+use super::reads::{self, ViewRow};
+use crate::domain::batch::FanoutState;
+use crate::domain::ids::FanoutId;
+use crate::domain::tally::Tally;
+use crate::store::facts::{Snapshot, dead_share_leaps};
+use crate::store::{SettleReply, Settled};
+
+/// Judging a third of a million devices takes longer than a statement otherwise may.
+pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
+
+/// Locked first, tested after: two instances that close the last two chunks at once would otherwise each see the
+/// other's chunk open, and nobody would settle.
+pub(super) const LOCKED: &str = "
+SELECT id, event_id, event_type, match_id, kind, parent, state, class, occurred_ms, accepted_ms, deadline_ms,
+       settled_ms, settled, interrupted
+FROM fanout WHERE id = $1 FOR UPDATE";
+
+pub(super) const UNFINISHED: &str = "
+SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state IN (0, 1)) AS open,
+       EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 3) AS set_aside";
+
+pub(super) const SET_ASIDE: &str = "UPDATE fanout SET state = 4 WHERE id = $1 AND state = 1";
+
+/// A verdict holds only for the row version it was found on. Rows are locked in order of key.
+/// Outcome 2 is `token_dead`, 3 `token_invalid`, 4 `token_foreign`.
+pub(super) const JUDGE: &str = "
+WITH v AS (
+    SELECT d.device_key, x.outcome
+    FROM failure x
+    JOIN chunk k ON k.fanout_id = x.fanout_id AND k.chunk_no = x.chunk_no
+    JOIN device d ON d.device_key = x.device_key AND d.version = x.device_version AND d.state = 0
+    WHERE x.fanout_id = $1 AND x.outcome IN (2, 3, 4)
+      AND get_bit(k.done, x.ordinal) = 1 AND get_bit(k.ok, x.ordinal) = 0
+    ORDER BY d.device_key FOR UPDATE OF d)
+UPDATE device d
+SET state = CASE WHEN v.outcome = 2 THEN 1 ELSE 2 END, state_ms = fanfare_now_ms(), version = d.version + 1
+FROM v WHERE d.device_key = v.device_key
+RETURNING d.device_key";
+
+/// A statement of its own: with the devices locked, no follow of theirs is written beside it.
+pub(super) const SILENCE: &str = "UPDATE follow SET kinds = 0 WHERE device_key = ANY ($1) AND kinds <> 0";
+
+pub(super) const SETTLE: &str = "
+UPDATE fanout SET state = $2, settled_ms = fanfare_now_ms(), settled = $3 WHERE id = $1 RETURNING settled_ms";
+
+#[derive(Debug, FromRow)]
+struct Unfinished {
+    open: bool,
+    set_aside: bool,
+}
+
+pub(super) async fn settle(pool: &PgPool, id: FanoutId) -> Result<SettleReply, Fault> {
+    let mut tx = pool.begin().await?;
+    sqlx::query(PATIENCE).execute(&mut *tx).await?;
+    let row: Option<ViewRow> = sqlx::query_as(LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
+    let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
+    if !finished(&mut tx, id, row.state()?).await? {
+        tx.commit().await?;
+        return Ok(SettleReply::Open);
+    }
+    let settled = fix(&mut tx, row, id).await?;
+    tx.commit().await?;
+    Ok(SettleReply::Settled(Box::new(settled)))
+}
+
+/// Whether it is frozen and no chunk can change any more; notes a chunk set aside.
+async fn finished(tx: &mut Transaction<'_, Postgres>, id: FanoutId, state: FanoutState) -> Result<bool, Fault> {
+    if state == FanoutState::Freezing {
+        return Ok(false);
+    }
+    let left: Unfinished = sqlx::query_as(UNFINISHED).bind(id.0).fetch_one(&mut **tx).await?;
+    if left.set_aside {
+        sqlx::query(SET_ASIDE).bind(id.0).execute(&mut **tx).await?;
+    }
+    Ok(!left.open && !left.set_aside)
+}
+
+async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId) -> Result<Settled, Fault> {
+    let tally = reads::facts(&mut **tx, id).await?.tally()?;
+    if tally.pending() > 0 {
+        return Err(corrupt(format!("fan-out {id} has {} pending in closed chunks", tally.pending())));
+    }
+    let (counters, instances) = reads::parts(&mut **tx, id).await?;
+    let (judged, judgement_withheld) = judge(tx, id, &tally).await?;
+    let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld };
+    let json = serde_json::to_string(&snapshot).map_err(|_| corrupt("a snapshot does not serialise"))?;
+    let state = if row.state()? == FanoutState::Cancelled { FanoutState::Cancelled } else { FanoutState::Done };
+    row.state = state.code();
+    row.settled_ms = sqlx::query_scalar(SETTLE).bind(id.0).bind(state.code()).bind(json).fetch_one(&mut **tx).await?;
+    let view = row.view(snapshot.tally, snapshot.counters, instances)?;
+    Ok(Settled { view, judged, judgement_withheld })
+}
+
+/// Devices judged, and whether the judgement was withheld.
+async fn judge(tx: &mut Transaction<'_, Postgres>, id: FanoutId, tally: &Tally) -> Result<(u64, bool), Fault> {
+    if dead_share_leaps(tally) {
+        return Ok((0, true));
+    }
+    let judged: Vec<i64> = sqlx::query_scalar(JUDGE).bind(id.0).fetch_all(&mut **tx).await?;
+    if !judged.is_empty() {
+        sqlx::query(SILENCE).bind(&judged).execute(&mut **tx).await?;
+    }
+    Ok((judged.len() as u64, false))
+}
