@@ -214,8 +214,12 @@ impl Dispatcher {
         };
         let waiting: Vec<FanoutId> =
             self.hand.iter().filter(|(_, c)| c.launchable() > 0).map(|(k, _)| k.chunk.fanout).collect();
-        for fan in waiting.iter().filter_map(|id| self.fans.get_mut(id).map(|f| (id, f))).map(|(_, f)| f) {
-            if held { fan.hold(since) } else { fan.wait(since) }
+        for id in waiting {
+            match self.fans.get_mut(&id) {
+                Some(fan) if held => fan.hold(since),
+                Some(fan) => fan.wait(since),
+                None => {}
+            }
         }
     }
 

@@ -140,7 +140,7 @@ impl Freezer {
             let page = FollowerPage { subject: job.job.event.subjects[subject].clone(), kinds, after, limit: PAGE };
             let keys = self.store.follower_page(page).await?;
             let exhausted = keys.len() < PAGE as usize;
-            merge.feed(subject, keys, exhausted);
+            merge.feed(subject, keys, exhausted).map_err(|fault| StoreError::Corrupt(fault.to_string()))?;
         }
         Ok(())
     }

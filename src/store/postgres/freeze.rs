@@ -8,15 +8,16 @@ use super::fault::{Fault, count};
 use super::rows::FreezeRow;
 use crate::domain::batch::ClaimedChunk;
 use crate::domain::bitmap::CHUNK_SIZE;
-use crate::domain::ids::{BootId, DeviceKey};
-use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, StoreError};
+use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, HANDOVER_MS, StoreError};
 
 pub(super) const TAKE: &str = "
 WITH free AS (
     SELECT id FROM fanout f
     WHERE f.settled_ms IS NULL AND f.state = 0
-      AND NOT EXISTS (SELECT 1 FROM instance i
-                      WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())
+      AND (NOT EXISTS (SELECT 1 FROM instance i
+                       WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())
+           OR (f.freeze_owner = $1 AND f.accepted_ms <= fanfare_now_ms() - $3 AND f.id <> ALL($4)))
     ORDER BY f.class, f.id LIMIT $2 FOR UPDATE SKIP LOCKED)
 UPDATE fanout f SET freeze_owner = $1, freeze_epoch = f.freeze_epoch + 1
 FROM free, event e
@@ -64,8 +65,21 @@ SELECT EXISTS (
     WHERE id = $1 AND freeze_owner = $2 AND freeze_epoch = $3 AND freeze_cursor = $4 AND freeze_chunks = $5
       AND (state <> 0) = $6 AND state <> 3)";
 
-pub(super) async fn take(pool: &PgPool, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, Fault> {
-    let rows: Vec<FreezeRow> = sqlx::query_as(TAKE).bind(boot.0).bind(i64::from(limit)).fetch_all(pool).await?;
+/// Those of nobody alive, and own ones that are not `running` although their hand-over is long past.
+pub(super) async fn take(
+    pool: &PgPool,
+    boot: BootId,
+    running: &[FanoutId],
+    limit: u32,
+) -> Result<Vec<FreezeJob>, Fault> {
+    let running: Vec<i64> = running.iter().map(|id| id.0).collect();
+    let rows: Vec<FreezeRow> = sqlx::query_as(TAKE)
+        .bind(boot.0)
+        .bind(i64::from(limit))
+        .bind(HANDOVER_MS)
+        .bind(running)
+        .fetch_all(pool)
+        .await?;
     let mut jobs = rows.into_iter().map(FreezeRow::parse).collect::<Result<Vec<_>, _>>()?;
     jobs.sort_by_key(|job| (job.job.class, job.job.id));
     Ok(jobs)

@@ -104,8 +104,13 @@ impl Store for PostgresStore {
         on!(self.main, "accept", |pool| accept::accept(&pool, boot, &new))
     }
 
-    async fn take_freezes(&self, boot: BootId, limit: u32) -> Result<Vec<FreezeJob>, StoreError> {
-        on!(self.main, "take_freezes", |pool| freeze::take(&pool, boot, limit))
+    async fn take_freezes(
+        &self,
+        boot: BootId,
+        running: Vec<FanoutId>,
+        limit: u32,
+    ) -> Result<Vec<FreezeJob>, StoreError> {
+        on!(self.main, "take_freezes", |pool| freeze::take(&pool, boot, &running, limit))
     }
 
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError> {
