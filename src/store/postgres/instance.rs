@@ -3,7 +3,7 @@
 
 use sqlx::PgPool;
 
-use super::fault::{Fault, count};
+use super::fault::{Fault, count, explain};
 use crate::domain::ids::BootId;
 use crate::store::{Heartbeat, MAX_TAKEOVERS};
 
@@ -24,17 +24,17 @@ SELECT (SELECT count(*) FROM live),
                   WHERE f.settled_ms IS NULL AND f.state = 0 AND f.freeze_owner IS NOT NULL
                     AND NOT EXISTS (SELECT 1 FROM live WHERE boot_id = f.freeze_owner))";
 
-/// One instance at a time frees what is lost, so that a lost instance is counted once per fan-out.
-/// Whoever does not get the lock has nothing to do.
+/// One instance at a time frees what is lost. Whoever does not get the lock has nothing to do and does not wait.
 pub(super) const ALONE: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended('fanfare takeover', 0))";
 
+/// One time (`$2`) decides for all chunks of an instance, so that it is lost once, and with all it held.
 /// `mark` = bits done at the last takeover: progress since then forgives the takeovers before.
 /// A fan-out still freezing stays so: its last step looks for chunks set aside.
 pub(super) const FREE_CHUNKS: &str = "
 WITH lost AS (
     SELECT fanout_id, chunk_no, owner FROM chunk k
     WHERE k.state = 1
-      AND NOT EXISTS (SELECT 1 FROM instance i WHERE i.boot_id = k.owner AND i.lease_until_ms > fanfare_now_ms())
+      AND NOT EXISTS (SELECT 1 FROM instance i WHERE i.boot_id = k.owner AND i.lease_until_ms > $2)
     ORDER BY fanout_id, chunk_no FOR UPDATE),
 freed AS (
     UPDATE chunk k
@@ -56,7 +56,7 @@ SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 3) FROM
 pub(super) const FREE_FREEZES: &str = "
 UPDATE fanout f SET freeze_owner = NULL
 WHERE f.settled_ms IS NULL AND f.state = 0 AND f.freeze_owner IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM instance i WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())";
+  AND NOT EXISTS (SELECT 1 FROM instance i WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > $1)";
 
 pub(super) const LEAVE: &str = "
 WITH chunks AS (UPDATE chunk SET state = 0, owner = NULL WHERE state = 1 AND owner = $1),
@@ -65,10 +65,9 @@ freezes AS (UPDATE fanout SET freeze_owner = NULL
 DELETE FROM instance WHERE boot_id = $1";
 
 pub(super) async fn heartbeat(pool: &PgPool, boot: BootId, lease_ms: i64) -> Result<Heartbeat, Fault> {
-    // Its own transaction: the lease must not depend on how long freeing takes.
     let now_ms: i64 = sqlx::query_scalar(BEAT).bind(boot.0).bind(lease_ms).fetch_one(pool).await?;
     let (live, lost): (i64, bool) = sqlx::query_as(LOOK).bind(now_ms).fetch_one(pool).await?;
-    let (freed, set_aside) = if lost { free(pool).await? } else { (0, 0) };
+    let (freed, set_aside) = if lost { free_or_warn(pool, now_ms).await } else { (0, 0) };
     Ok(Heartbeat {
         now_ms,
         live_instances: count("live instances", live)?,
@@ -77,14 +76,27 @@ pub(super) async fn heartbeat(pool: &PgPool, boot: BootId, lease_ms: i64) -> Res
     })
 }
 
-async fn free(pool: &PgPool) -> Result<(i64, i64), Fault> {
+/// The lease is renewed already, and an instance that lives must not stop because another one cannot be buried:
+/// the next heartbeat, of whichever instance, tries again.
+async fn free_or_warn(pool: &PgPool, now_ms: i64) -> (i64, i64) {
+    match free(pool, now_ms).await {
+        Ok(counts) => counts,
+        Err(fault) => {
+            let error = explain("takeover", fault);
+            tracing::warn!(target: "fanfare::store", %error, "chunks of a lost instance could not be freed");
+            (0, 0)
+        }
+    }
+}
+
+async fn free(pool: &PgPool, now_ms: i64) -> Result<(i64, i64), Fault> {
     let mut tx = pool.begin().await?;
     let alone: bool = sqlx::query_scalar(ALONE).fetch_one(&mut *tx).await?;
     if !alone {
         return Ok((0, 0));
     }
-    let counts = sqlx::query_as(FREE_CHUNKS).bind(MAX_TAKEOVERS).fetch_one(&mut *tx).await?;
-    sqlx::query(FREE_FREEZES).execute(&mut *tx).await?;
+    let counts = sqlx::query_as(FREE_CHUNKS).bind(MAX_TAKEOVERS).bind(now_ms).fetch_one(&mut *tx).await?;
+    sqlx::query(FREE_FREEZES).bind(now_ms).execute(&mut *tx).await?;
     tx.commit().await?;
     Ok(counts)
 }

@@ -1,0 +1,117 @@
+//! Claiming: who gets which chunk, and whom it is sent to now.
+
+use std::collections::BTreeSet;
+
+use fanfare::domain::batch::Class;
+use fanfare::domain::recipient::Address;
+use fanfare::store::{ClaimRequest, FreezeReply};
+
+use super::world::*;
+
+pub async fn chunks_are_claimed_by_class_and_then_by_rank(store: Shared) {
+    let boot = instance(&store).await;
+    let mut expected = Vec::new();
+    for (id, class, ranks) in
+        [("bulk", Class::Bulk, [1, 2]), ("late", Class::Urgent, [30, 40]), ("soon", Class::Urgent, [20, 50])]
+    {
+        let keys = followers(&store, id, 2).await;
+        let job = accept(&store, boot, id, class).await;
+        let mut step = whole(boot, &job, &keys, &[1, 1]);
+        step.ranks = ranks.to_vec();
+        assert_eq!(store.freeze_step(step).await.unwrap(), FreezeReply::Written(vec![]));
+        expected.extend(ranks.map(|rank| (class, rank)));
+    }
+    expected.sort_unstable();
+    let mut got = Vec::new();
+    for want in [1, 3, 10] {
+        got.extend(claim(&store, boot, want).await.iter().map(|c| (c.class, c.rank)));
+    }
+    assert_eq!(got, expected);
+}
+
+pub async fn only_more_urgent_classes_are_claimed_when_asked(store: Shared) {
+    let boot = instance(&store).await;
+    for (id, class) in [("n", Class::Normal), ("b", Class::Bulk)] {
+        let keys = followers(&store, id, 1).await;
+        let job = accept(&store, boot, id, class).await;
+        store.freeze_step(whole(boot, &job, &keys, &[1])).await.unwrap();
+    }
+    let urgent = async |than| store.claim(ClaimRequest { boot, want: 10, more_urgent_than: Some(than) }).await.unwrap();
+    assert_eq!(urgent(Class::Urgent).await, []);
+    assert_eq!(urgent(Class::Normal).await, []);
+    assert_eq!(urgent(Class::Bulk).await.iter().map(|c| c.class).collect::<Vec<_>>(), [Class::Normal]);
+}
+
+pub async fn two_claimers_never_get_the_same_chunk(store: Shared) {
+    let boot = instance(&store).await;
+    frozen(&store, boot, "evt", &[1; 60]).await;
+    let mut claimers = Vec::new();
+    for _ in 0..6 {
+        let store = store.clone();
+        claimers.push(tokio::spawn(async move {
+            let boot = instance(&store).await;
+            let mut mine = Vec::new();
+            loop {
+                let got = claim(&store, boot, 3).await;
+                if got.is_empty() {
+                    break mine;
+                }
+                mine.extend(got.into_iter().map(|c| (c.chunk.no, c.epoch)));
+            }
+        }));
+    }
+    let mut all = Vec::new();
+    for claimer in claimers {
+        all.extend(claimer.await.unwrap());
+    }
+    assert!(all.iter().all(|(_, epoch)| *epoch == 1), "each was claimed for the first time");
+    assert_eq!(all.len(), 60);
+    assert_eq!(all.iter().map(|(no, _)| no).collect::<BTreeSet<_>>().len(), 60);
+}
+
+pub async fn a_claim_looks_up_the_token_of_now_and_reports_who_is_gone(store: Shared) {
+    let boot = instance(&store).await;
+    frozen(&store, boot, "evt", &[4]).await;
+    store.put_device(device("evt-1", "rotated")).await.unwrap();
+    store
+        .put_device({
+            let mut d = device("evt-2", "");
+            d.address = Address::Fid("fid-2".into());
+            d
+        })
+        .await
+        .unwrap();
+    assert!(store.delete_device(device_id("evt-3")).await.unwrap());
+    let chunk = claim(&store, boot, 1).await.pop().unwrap();
+    let addresses: Vec<_> = chunk.recipients.iter().map(|r| r.as_ref().map(|r| r.address.clone())).collect();
+    let token = |t: &str| Some(Address::Token(t.to_owned()));
+    assert_eq!(addresses, [token("token-evt-0"), token("rotated"), Some(Address::Fid("fid-2".into())), None]);
+    assert_eq!(chunk.recipients[1].as_ref().unwrap().version, 2);
+    let keys: Vec<_> = chunk.recipients.iter().flatten().map(|r| r.key).collect();
+    assert_eq!(keys, chunk.keys[..3], "the frozen order stays");
+    assert_eq!((chunk.done.count(), chunk.done.len(), chunk.maybe.count()), (0, 4, 0));
+}
+
+pub async fn a_released_chunk_waits_until_its_time_and_is_not_unclean(store: Shared) {
+    let boot = instance(&store).await;
+    let (_, chunk) = one_chunk(&store, boot, "evt", 3).await;
+    let now = store.now_ms().await.unwrap();
+    store.release(boot, vec![(chunk.chunk, chunk.epoch)], now + 60_000).await.unwrap();
+    assert_eq!(claim(&store, boot, 1).await, []);
+    let acks = store.flush(outcomes(&Hold::from(&chunk), &[])).await.unwrap();
+    assert!(!acks[0].owned && !acks[0].closed, "{acks:?}");
+
+    let (_, other) = one_chunk(&store, boot, "other", 3).await;
+    store.release(boot, vec![(other.chunk, other.epoch)], 0).await.unwrap();
+    let again = claim(&store, boot, 1).await.pop().unwrap();
+    assert_eq!((again.chunk, again.epoch, again.maybe.count()), (other.chunk, other.epoch + 1, 0));
+}
+
+pub async fn a_release_under_an_old_epoch_changes_nothing(store: Shared) {
+    let boot = instance(&store).await;
+    let (_, chunk) = one_chunk(&store, boot, "evt", 3).await;
+    store.release(boot, vec![(chunk.chunk, chunk.epoch + 1)], 0).await.unwrap();
+    store.release(instance(&store).await, vec![(chunk.chunk, chunk.epoch)], 0).await.unwrap();
+    assert_eq!(claim(&store, boot, 1).await, []);
+    assert!(store.flush(outcomes(&Hold::from(&chunk), &[])).await.unwrap()[0].owned);
+}

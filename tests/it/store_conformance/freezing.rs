@@ -1,0 +1,116 @@
+//! Freezing: pages of followers fixed into chunks, by one owner, each step once.
+
+use fanfare::domain::batch::{Class, FanoutState};
+use fanfare::domain::ids::DeviceKey;
+use fanfare::domain::recipient::KindMask;
+use fanfare::store::{FollowerPage, FreezeReply, FreezeStep, SettleReply};
+
+use super::world::*;
+
+pub async fn a_freeze_goes_on_across_pages_and_ends_in_chunks(store: Shared) {
+    let boot = instance(&store).await;
+    let keys = followers(&store, "evt", 1_200).await;
+    let mut job = accept(&store, boot, "evt", Class::Urgent).await;
+    let mut seen = Vec::new();
+    loop {
+        let page = FollowerPage { subject: "match:evt".into(), kinds: GOAL, after: job.cursor, limit: 500 };
+        let found = store.follower_page(page).await.unwrap();
+        let last = found.len() < 500;
+        let first = job.next_chunk == 0;
+        let step = FreezeStep { last, claim_first: usize::from(first), ..whole(boot, &job, &found, &[found.len()]) };
+        let FreezeReply::Written(claimed) = store.freeze_step(step).await.unwrap() else { panic!("it is ours") };
+        assert_eq!(claimed.len(), usize::from(first), "the first chunk only was claimed");
+        assert!(
+            claimed.iter().all(|c| c.epoch == 1 && c.keys == keys[..500] && c.recipients.iter().all(Option::is_some))
+        );
+        job.cursor = *found.last().unwrap();
+        job.next_chunk += 1;
+        seen.extend(found);
+        let state = store.fanout(job.job.id).await.unwrap().unwrap().state;
+        assert_eq!(state, if last { FanoutState::Sending } else { FanoutState::Freezing });
+        if last {
+            break;
+        }
+    }
+    assert_eq!(seen, keys);
+    assert_eq!(tally(&store, job.job.id).await.recipients(), 1_200);
+    let claimed = claim(&store, boot, 10).await;
+    assert_eq!(claimed.iter().map(|c| c.chunk.no).collect::<Vec<_>>(), [1, 2], "chunk 0 is claimed already");
+    assert_eq!(claimed[1].keys, keys[1000..]);
+}
+
+pub async fn a_repeated_step_changes_nothing_and_answers_the_same(store: Shared) {
+    let boot = instance(&store).await;
+    let keys = followers(&store, "evt", 30).await;
+    let job = accept(&store, boot, "evt", Class::Urgent).await;
+    for last in [false, true] {
+        let mut step = whole(boot, &job, &keys[..20], &[10, 10]);
+        if last {
+            step = whole(boot, &job, &keys[20..], &[10]);
+            (step.from, step.first_chunk) = (keys[19], 2);
+        }
+        step.claim_first = 1;
+        step.last = last;
+        let first = store.freeze_step(step.clone()).await.unwrap();
+        assert!(matches!(&first, FreezeReply::Written(c) if c.len() == 1), "{first:?}");
+        assert_eq!(store.freeze_step(step).await.unwrap(), first);
+        assert_eq!(tally(&store, job.job.id).await.recipients(), if last { 30 } else { 20 });
+    }
+}
+
+pub async fn a_step_is_lost_once_another_instance_owns_the_freeze(store: Shared) {
+    let (old, new) = (instance(&store).await, instance(&store).await);
+    let keys = followers(&store, "evt", 20).await;
+    let job = accept(&store, old, "evt", Class::Urgent).await;
+    let first = FreezeStep { last: false, ..whole(old, &job, &keys[..10], &[10]) };
+    store.freeze_step(first).await.unwrap();
+    lapse(&store, old).await;
+    store.heartbeat(new, 60_000).await.unwrap();
+    let taken = store.take_freezes(new, 10).await.unwrap();
+    assert_eq!(taken.len(), 1);
+    assert_eq!((taken[0].epoch, taken[0].cursor, taken[0].next_chunk), (2, keys[9], 1), "it goes on where it stood");
+    assert_eq!(taken[0].job, job.job);
+    let mut late = whole(old, &job, &keys[10..], &[10]);
+    (late.from, late.first_chunk) = (keys[9], 1);
+    assert_eq!(store.freeze_step(late).await.unwrap(), FreezeReply::Lost);
+    assert_eq!(tally(&store, job.job.id).await.recipients(), 10);
+    let rest = whole(new, &taken[0], &keys[10..], &[10]);
+    assert_eq!(store.freeze_step(rest).await.unwrap(), FreezeReply::Written(vec![]));
+    assert_eq!(tally(&store, job.job.id).await.recipients(), 20);
+}
+
+pub async fn a_freeze_of_a_live_instance_is_not_taken(store: Shared) {
+    let (old, new) = (instance(&store).await, instance(&store).await);
+    accept(&store, old, "evt", Class::Urgent).await;
+    assert_eq!(store.take_freezes(new, 10).await.unwrap(), vec![]);
+    store.leave(old).await.unwrap();
+    let taken = store.take_freezes(new, 10).await.unwrap();
+    assert_eq!(taken.len(), 1, "an orderly leave hands it back");
+    assert_eq!(store.take_freezes(new, 10).await.unwrap(), vec![], "and it is taken once");
+}
+
+pub async fn a_page_holds_only_followers_that_want_the_kind(store: Shared) {
+    let corner = KindMask::only(5);
+    for (id, mask) in [("a", GOAL), ("b", corner), ("c", GOAL.with(corner)), ("d", KindMask::NONE)] {
+        store.put_device(device(id, id)).await.unwrap();
+        store.put_follows(device_id(id), following("team:ars", mask)).await.unwrap();
+    }
+    let key = async |id: &str| store.device(device_id(id)).await.unwrap().unwrap().key;
+    let (a, b, c) = (key("a").await, key("b").await, key("c").await);
+    assert_eq!(page(&store, "team:ars", GOAL).await, [a, c]);
+    assert_eq!(page(&store, "team:ars", GOAL.with(corner)).await, [a, b, c]);
+    assert_eq!(page(&store, "team:che", GOAL).await, Vec::<DeviceKey>::new());
+    let second = FollowerPage { subject: "team:ars".into(), kinds: KindMask::ALL, after: a, limit: 1 };
+    assert_eq!(store.follower_page(second).await.unwrap(), [b], "after the cursor, and no more than asked");
+}
+
+pub async fn a_fanout_without_followers_is_complete_after_its_last_step(store: Shared) {
+    let boot = instance(&store).await;
+    let job = accept(&store, boot, "evt", Class::Urgent).await;
+    assert_eq!(store.sweep(0).await.unwrap().complete, []);
+    let step = whole(boot, &job, &[], &[]);
+    assert_eq!(store.freeze_step(step).await.unwrap(), FreezeReply::Written(vec![]));
+    assert_eq!(store.sweep(0).await.unwrap().complete, [job.job.id]);
+    let SettleReply::Settled(settled) = store.settle(job.job.id).await.unwrap() else { panic!("it is complete") };
+    assert_eq!((settled.view.state, settled.view.tally.recipients()), (FanoutState::Done, 0));
+}

@@ -1,0 +1,96 @@
+//! Importing: the answers of single registrations, for a batch at once.
+
+use fanfare::domain::outcome::Outcome::{TokenDead, TokenInvalid};
+use fanfare::domain::recipient::{Address, DeviceState, Follows, KindMask};
+use fanfare::store::ImportRow;
+
+use super::world::*;
+
+fn row(line: u64, id: &str, token: &str, follows: Option<Follows>) -> ImportRow {
+    ImportRow { line, device: device(id, token), follows }
+}
+
+async fn token_of(store: &Shared, id: &str) -> Option<String> {
+    let view = store.device(device_id(id)).await.unwrap()?;
+    Some(view.device.address.value().to_owned())
+}
+
+pub async fn an_import_creates_updates_and_follows(store: Shared) {
+    store.put_device(device("old", "t-old")).await.unwrap();
+    let muted = Follows { muted: KindMask::only(5), ..following("team:ars", KindMask::ALL) };
+    let mut fid = row(3, "fid", "", None);
+    fid.device.address = Address::Fid("f".to_owned());
+    let rows =
+        vec![row(1, "old", "t-new", Some(muted.clone())), row(2, "new", "t", Some(following("team:ars", GOAL))), fid];
+    let done = store.import(rows.clone()).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.rejected.len()), (2, 1, 0));
+    let old = store.device(device_id("old")).await.unwrap().unwrap();
+    assert_eq!((old.follows, old.version), (muted, 2));
+    assert_eq!(page(&store, "team:ars", KindMask::only(5)).await, []);
+    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 2);
+    let again = store.import(rows).await.unwrap();
+    assert_eq!((again.imported, again.updated), (0, 3));
+    assert_eq!(store.device(device_id("old")).await.unwrap().unwrap().version, 2, "nothing changed");
+    assert_eq!(store.import(vec![]).await.unwrap(), Default::default());
+}
+
+pub async fn the_later_line_of_a_batch_wins(store: Shared) {
+    let rows = vec![
+        row(1, "a", "t1", Some(following("team:ars", GOAL))),
+        row(2, "a", "t2", Some(following("team:che", GOAL))),
+        row(3, "b", "t3", None),
+        row(4, "c", "t3", None),
+    ];
+    store.import(rows).await.unwrap();
+    assert_eq!(token_of(&store, "a").await.as_deref(), Some("t2"));
+    assert_eq!(page(&store, "team:ars", GOAL).await, []);
+    assert_eq!(page(&store, "team:che", GOAL).await.len(), 1);
+    assert_eq!(token_of(&store, "b").await, None);
+    assert_eq!(token_of(&store, "c").await.as_deref(), Some("t3"));
+}
+
+pub async fn an_import_revives_nobody(store: Shared) {
+    let boot = instance(&store).await;
+    let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
+    store.flush(outcomes(&Hold::from(&chunk), &[(0, TokenDead), (1, TokenInvalid)])).await.unwrap();
+    store.settle(id).await.unwrap();
+    let follows = Some(following("match:evt", KindMask::ALL));
+    let rows = vec![
+        row(7, "evt-0", "token-evt-0", follows.clone()),
+        row(8, "evt-1", "another", follows.clone()),
+        row(9, "fine", "t", follows),
+    ];
+    let done = store.import(rows).await.unwrap();
+    assert_eq!((done.imported, done.updated), (1, 0));
+    let rejects: Vec<_> = done.rejected.iter().map(|r| (r.line, r.code)).collect();
+    assert_eq!(rejects, [(7, "tombstoned"), (8, "suspended")]);
+    assert_eq!(store.device(device_id("evt-0")).await.unwrap().unwrap().state, DeviceState::Tombstoned);
+    assert_eq!(token_of(&store, "evt-1").await.as_deref(), Some("token-evt-1"));
+    assert_eq!(page(&store, "match:evt", GOAL).await.len(), 1);
+}
+
+pub async fn an_import_moves_and_swaps_tokens(store: Shared) {
+    let first = [("a", "ta"), ("b", "tb"), ("c", "tc"), ("d", "td")];
+    let rows = first.iter().map(|(id, token)| row(1, id, token, Some(following("team:ars", GOAL)))).collect();
+    store.import(rows).await.unwrap();
+    // a and b change places, the newcomer takes c's token, and d stays as it is.
+    let rows =
+        vec![row(1, "a", "tb", None), row(2, "b", "ta", None), row(3, "new", "tc", None), row(4, "d", "td", None)];
+    let done = store.import(rows).await.unwrap();
+    assert_eq!((done.imported, done.updated), (1, 3));
+    for (id, token) in [("a", Some("tb")), ("b", Some("ta")), ("c", None), ("new", Some("tc")), ("d", Some("td"))] {
+        assert_eq!(token_of(&store, id).await.as_deref(), token, "{id}");
+    }
+    let version = async |id| store.device(device_id(id)).await.unwrap().unwrap().version;
+    assert_eq!((version("a").await, version("b").await, version("d").await), (2, 2, 1));
+    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 3, "c is gone with its follows");
+}
+
+pub async fn a_line_without_follows_leaves_them_as_they_are(store: Shared) {
+    let muted = Follows { muted: KindMask::only(5), ..following("team:ars", GOAL) };
+    store.import(vec![row(1, "a", "t", Some(muted.clone()))]).await.unwrap();
+    store.import(vec![row(1, "a", "t2", None)]).await.unwrap();
+    assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().follows, muted);
+    store.import(vec![row(1, "a", "t2", Some(Follows::default()))]).await.unwrap();
+    assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().follows, Follows::default());
+}

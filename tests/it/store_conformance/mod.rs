@@ -1,0 +1,119 @@
+//! The one conformance suite of the store: every case runs against every engine, on a database of its own.
+//! Must never know: SQL; what only one engine can be asked lies in a file of its own.
+
+// Clippy allows it in functions marked as tests only; a case is called by one.
+#![allow(clippy::unwrap_used)]
+
+mod accepting;
+mod claiming;
+mod devices;
+mod flushing;
+mod freezing;
+mod importing;
+mod instances;
+mod model;
+mod postgres_only;
+mod settling;
+mod world;
+
+/// Each case as `postgres::<case>` and `sqlite::<case>`. A case that is not listed is dead code, which does not compile
+/// without a warning.
+macro_rules! on_every_engine {
+    ($($file:ident::$case:ident,)+) => {
+        mod postgres {
+            use std::sync::Arc;
+
+            use fanfare::store::Store;
+            use fanfare::store::postgres::PostgresStore;
+
+            use crate::harness::postgres::TestDatabase;
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let database = TestDatabase::create().await;
+                    let store = PostgresStore::connect(&database.url.clone().into(), 8).expect("the URL parses");
+                    store.migrate().await.expect("an empty database takes the schema");
+                    let store: Arc<dyn Store> = Arc::new(store);
+                    super::$file::$case(store.clone()).await;
+                    store.close().await;
+                }
+            )+
+        }
+
+        // MERGE: delete the next line when `store::sqlite::SqliteStore` exists. This is the only switch.
+        #[cfg(any())]
+        mod sqlite {
+            use std::sync::Arc;
+
+            use fanfare::store::Store;
+            use fanfare::store::sqlite::SqliteStore;
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let directory = tempfile::tempdir().expect("a temporary directory");
+                    let store = SqliteStore::open(&directory.path().join("fanfare.db")).await.expect("the file opens");
+                    store.migrate().await.expect("an empty database takes the schema");
+                    let store: Arc<dyn Store> = Arc::new(store);
+                    super::$file::$case(store.clone()).await;
+                    store.close().await;
+                }
+            )+
+        }
+    };
+}
+
+on_every_engine! {
+    accepting::twenty_parallel_posts_of_one_event_make_one_fanout,
+    accepting::the_same_id_with_other_content_conflicts,
+    accepting::an_accepted_event_is_read_back_as_it_was,
+    accepting::migrating_again_applies_nothing_and_the_store_is_ready,
+    freezing::a_freeze_goes_on_across_pages_and_ends_in_chunks,
+    freezing::a_repeated_step_changes_nothing_and_answers_the_same,
+    freezing::a_step_is_lost_once_another_instance_owns_the_freeze,
+    freezing::a_freeze_of_a_live_instance_is_not_taken,
+    freezing::a_page_holds_only_followers_that_want_the_kind,
+    freezing::a_fanout_without_followers_is_complete_after_its_last_step,
+    claiming::chunks_are_claimed_by_class_and_then_by_rank,
+    claiming::only_more_urgent_classes_are_claimed_when_asked,
+    claiming::two_claimers_never_get_the_same_chunk,
+    claiming::a_claim_looks_up_the_token_of_now_and_reports_who_is_gone,
+    claiming::a_released_chunk_waits_until_its_time_and_is_not_unclean,
+    claiming::a_release_under_an_old_epoch_changes_nothing,
+    flushing::a_repeated_flush_changes_nothing,
+    flushing::flushes_commute,
+    flushing::a_zombies_bits_count_but_do_not_own,
+    flushing::ok_wins_over_a_failure_row_in_either_order,
+    flushing::the_first_failure_row_of_a_recipient_stays,
+    flushing::only_the_owners_epoch_ends_a_chunk_for_the_rest,
+    flushing::a_flush_of_many_chunks_answers_for_each,
+    flushing::counters_of_instances_are_absolute_and_merged,
+    flushing::a_bitmap_of_another_length_is_corruption_and_writes_nothing,
+    settling::exactly_one_of_eight_callers_settles,
+    settling::a_fanout_with_an_open_chunk_or_freeze_stays_open,
+    settling::a_settled_tally_never_changes,
+    settling::a_verdict_holds_only_for_the_version_it_was_found_on,
+    settling::judgement_is_withheld_when_the_dead_share_leaps,
+    settling::judged_devices_are_not_followers_any_more,
+    settling::the_sweep_finds_what_is_complete_and_what_is_unreported,
+    settling::lists_are_newest_first_and_filtered_by_state,
+    instances::an_expired_lease_is_taken_over_with_a_new_epoch_and_unclean,
+    instances::an_orderly_leave_hands_chunks_back_clean,
+    instances::a_live_lease_is_not_taken_over,
+    instances::a_chunk_without_progress_is_set_aside_and_keeps_its_fanout_open,
+    instances::progress_forgives_earlier_takeovers,
+    instances::a_lost_instance_interrupts_a_fanout_once,
+    devices::a_device_is_registered_updated_and_deleted,
+    devices::the_version_moves_only_when_something_to_send_by_changed,
+    devices::a_token_moves_with_its_latest_owner,
+    devices::parallel_registrations_of_one_token_leave_one_device,
+    devices::mutes_and_death_are_folded_into_kinds_and_revival_restores_them,
+    devices::follows_are_replaced_as_a_set,
+    importing::an_import_creates_updates_and_follows,
+    importing::the_later_line_of_a_batch_wins,
+    importing::an_import_revives_nobody,
+    importing::an_import_moves_and_swaps_tokens,
+    importing::a_line_without_follows_leaves_them_as_they_are,
+    model::random_operations_agree_with_a_model,
+}

@@ -1,0 +1,232 @@
+//! What only Postgres can be asked: its statements, its sessions, its locks, its errors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare::domain::batch::Class;
+use fanfare::domain::outcome::Outcome::Delivered;
+use fanfare::store::postgres::{PostgresStore, STATEMENTS};
+use fanfare::store::{Store, StoreError};
+use sqlx::{Connection, Executor, PgConnection};
+
+use super::world::*;
+use crate::harness::postgres::TestDatabase;
+
+async fn migrated(max_connections: u32) -> (TestDatabase, Shared) {
+    let database = TestDatabase::create().await;
+    let store = PostgresStore::connect(&database.url.clone().into(), max_connections).unwrap();
+    assert_eq!(store.migrate().await.unwrap(), 1);
+    (database, Arc::new(store))
+}
+
+#[tokio::test]
+async fn every_statement_prepares_on_a_fresh_schema() {
+    let (database, store) = migrated(1).await;
+    let mut connection = database.connection().await;
+    for (name, sql) in STATEMENTS {
+        let statement = sqlx::SqlSafeStr::into_sql_str(*sql);
+        connection.prepare(statement).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    store.close().await;
+}
+
+#[test]
+fn every_statement_is_in_the_list() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/postgres");
+    let mut written = 0;
+    for file in std::fs::read_dir(directory).unwrap() {
+        let source = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        written += source.lines().filter(|l| l.contains("const ") && l.contains(": &str =")).count();
+    }
+    assert_eq!(written, STATEMENTS.len(), "a statement was added without being listed in statements.rs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_callers_leave_no_open_transaction() {
+    let (database, store) = migrated(4).await;
+    let boot = instance(&store).await;
+    let (id, _) = one_chunk(&store, boot, "evt", 1).await;
+    for i in 0..200_u32 {
+        // Dropped at another point each time: before the first poll, or while the database works.
+        let accept = store.accept(boot, posted(&format!("evt-{i}"), Class::Urgent, 1));
+        let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 20) * 100), accept).await;
+        let put = store.put_device(device(&format!("d-{}", i % 7), &format!("t-{}", i % 5)));
+        let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 13) * 150), put).await;
+        let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 11) * 100), store.settle(id)).await;
+    }
+    // The pools are closed only when all work that was handed over has ended.
+    let mut connection = database.connection().await;
+    for i in 0..8 {
+        store.put_device(device(&format!("after-{i}"), &format!("after-{i}"))).await.unwrap();
+    }
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+                AND state = 'active'";
+    while sqlx::query_scalar::<_, i64>(busy).fetch_one(&mut connection).await.unwrap() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let open = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+    let mut seen = i64::MAX;
+    for _ in 0..50 {
+        // A transaction between two statements of its own is open too, but not fifty times in a row.
+        seen = sqlx::query_scalar(open).fetch_one(&mut connection).await.unwrap();
+        if seen == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(seen, 0, "a poisoned connection never leaves its transaction");
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn facts_are_written_while_every_other_connection_is_taken() {
+    let (database, store) = migrated(1).await;
+    let boot = instance(&store).await;
+    let (_, chunk) = one_chunk(&store, boot, "evt", 2).await;
+    let mut blocker = database.connection().await;
+    let mut lock = blocker.begin().await.unwrap();
+    sqlx::query("LOCK TABLE event IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    let stuck = tokio::spawn({
+        let store = store.clone();
+        async move { store.accept(boot, posted("other", Class::Urgent, 1)).await }
+    });
+    waits_for_a_lock(&mut lock).await;
+    assert!(store.flush(delivered(&chunk)).await.unwrap()[0].closed);
+    store.heartbeat(boot, 60_000).await.unwrap();
+    lock.rollback().await.unwrap();
+    stuck.await.unwrap().unwrap();
+    store.close().await;
+}
+
+async fn waits_for_a_lock(connection: &mut PgConnection) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    // Statistics are fixed for a transaction once read.
+    let forget = "SELECT pg_stat_clear_snapshot()";
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() == 0 {
+        sqlx::query(forget).execute(&mut *connection).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_row_locked_for_too_long_is_unavailable_and_not_a_fault_of_ours() {
+    let (database, store) = migrated(2).await;
+    let boot = instance(&store).await;
+    let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
+    let mut blocker = database.connection().await;
+    let mut lock = blocker.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM chunk FOR UPDATE").execute(&mut *lock).await.unwrap();
+    let refused = store.flush(delivered(&chunk)).await;
+    assert!(matches!(&refused, Err(StoreError::Unavailable(text)) if text.contains("55P03")), "{refused:?}");
+    assert_eq!(counts(&store, id).await, (0, 0, 2), "readers do not wait");
+    lock.rollback().await.unwrap();
+    assert!(store.flush(delivered(&chunk)).await.unwrap()[0].closed);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_unavailable_and_no_password_is_shown() {
+    let url = "postgres://fanfare:hunter2@127.0.0.1:1/fanfare".to_owned();
+    let store = PostgresStore::connect(&url.into(), 1).unwrap();
+    assert!(!format!("{store:?}").contains("hunter2"), "{store:?}");
+    let refused = store.ready().await.unwrap_err();
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+    assert!(!refused.to_string().contains("hunter2"), "{refused}");
+    let nonsense = PostgresStore::connect(&"postgres://u:hunter2@[/x".to_owned().into(), 1).unwrap_err();
+    assert!(!nonsense.to_string().contains("hunter2"), "{nonsense}");
+    store.close().await;
+    assert!(matches!(store.now_ms().await, Err(StoreError::Unavailable(_))), "closed");
+}
+
+#[tokio::test]
+async fn a_schema_that_is_missing_or_newer_is_a_schema_error() {
+    let database = TestDatabase::create().await;
+    let store = PostgresStore::connect(&database.url.clone().into(), 1).unwrap();
+    for refused in [store.ready().await, store.backlog().await.map(drop)] {
+        assert!(matches!(&refused, Err(StoreError::Schema(text)) if text.contains("fanfare migrate")), "{refused:?}");
+    }
+    store.migrate().await.unwrap();
+    store.ready().await.unwrap();
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                 VALUES (9999, 'of tomorrow', true, '', 0)";
+    database.connection().await.execute(newer).await.unwrap();
+    let refused = store.ready().await;
+    assert!(matches!(&refused, Err(StoreError::Schema(text)) if text.contains("9999")), "{refused:?}");
+    assert!(matches!(store.migrate().await, Err(StoreError::Schema(_))));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn parallel_migrations_apply_each_once() {
+    let database = TestDatabase::create().await;
+    let stores: Vec<_> = (0..4).map(|_| PostgresStore::connect(&database.url.clone().into(), 1).unwrap()).collect();
+    let applied = futures_util::future::join_all(stores.iter().map(|store| store.migrate())).await;
+    let total: u32 = applied.into_iter().map(Result::unwrap).sum();
+    assert_eq!(total, 1);
+}
+
+#[tokio::test]
+async fn unknown_stored_values_are_corruption_and_never_a_default() {
+    let (database, store) = migrated(2).await;
+    let boot = instance(&store).await;
+    let id = frozen(&store, boot, "evt", &[2]).await;
+    let mut connection = database.connection().await;
+    let device = device_id("evt-0");
+    let damages = [
+        "UPDATE fanout SET state = 17",
+        "UPDATE fanout SET state = 1, class = 9",
+        "UPDATE fanout SET class = 0, kind = -1",
+        "UPDATE fanout SET kind = 0, recipients = 3",
+        "UPDATE fanout SET recipients = 2, settled_ms = 1",
+    ];
+    for damage in damages {
+        connection.execute(damage).await.unwrap();
+        let read = store.fanout(id).await;
+        assert!(matches!(read, Err(StoreError::Corrupt(_))), "{damage}: {read:?}");
+    }
+    connection.execute("UPDATE fanout SET settled_ms = NULL").await.unwrap();
+    assert_eq!(counts(&store, id).await, (0, 0, 2));
+    for damage in ["UPDATE device SET state = 8", "UPDATE device SET state = 0, platform = 0"] {
+        connection.execute(damage).await.unwrap();
+        let read = store.device(device.clone()).await;
+        assert!(matches!(read, Err(StoreError::Corrupt(_))), "{damage}: {read:?}");
+    }
+    connection.execute("UPDATE chunk SET done = done | B'10'").await.unwrap();
+    let read = store.fanout(id).await;
+    assert!(matches!(read, Err(StoreError::Corrupt(_))), "a failed recipient without a row: {read:?}");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn refused_statements_never_quote_what_was_bound() {
+    let (_database, store) = migrated(1).await;
+    let refused = store.put_device(device("d", "secret\0token")).await.unwrap_err();
+    assert!(matches!(&refused, StoreError::Statement(text) if text.contains("22021")), "{refused:?}");
+    assert!(!refused.to_string().contains("secret"), "{refused}");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_flush_is_a_heap_only_update() {
+    let (database, store) = migrated(2).await;
+    let boot = instance(&store).await;
+    let (_, chunk) = one_chunk(&store, boot, "evt", 500).await;
+    let hold = Hold::from(&chunk);
+    for i in 0..30 {
+        store.flush(outcomes(&hold, &[(i, Delivered)])).await.unwrap();
+    }
+    store.close().await;
+    let mut connection = database.connection().await;
+    let counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'chunk'";
+    let (updates, hot) = loop {
+        // A session reports its statistics when it ends.
+        let seen: (i64, i64) = sqlx::query_as(counts).fetch_one(&mut connection).await.unwrap();
+        if seen.0 >= 31 {
+            break seen;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(updates - hot <= 1, "only the claim changes an indexed column: {hot} of {updates}");
+}
