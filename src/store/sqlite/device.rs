@@ -3,7 +3,7 @@
 
 use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
 
-use super::fault::Answer;
+use super::fault::{Answer, Fault};
 use super::rows::{address, address_columns, code, locale, now_ms};
 use super::sql;
 use crate::domain::ids::{DeviceId, DeviceKey, UserId};
@@ -36,7 +36,7 @@ pub(super) struct Stored {
 }
 
 impl TryFrom<DeviceRow> for Stored {
-    type Error = super::fault::Fault;
+    type Error = Fault;
 
     fn try_from(row: DeviceRow) -> Answer<Self> {
         let device = Device {
