@@ -3,7 +3,7 @@
 
 use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
 
-use super::fault::Answer;
+use super::fault::{Answer, Fault};
 use super::rows::{address, address_columns, code, locale, now_ms};
 use super::sql;
 use crate::domain::ids::{DeviceId, DeviceKey, UserId};
@@ -36,7 +36,7 @@ pub(super) struct Stored {
 }
 
 impl TryFrom<DeviceRow> for Stored {
-    type Error = super::fault::Fault;
+    type Error = Fault;
 
     fn try_from(row: DeviceRow) -> Answer<Self> {
         let device = Device {
@@ -75,21 +75,32 @@ pub(super) async fn put_device(conn: &mut SqliteConnection, device: Device) -> A
 
 /// Writes a device over what is stored of it and takes its address from any other device; the row's key.
 pub(super) async fn write(conn: &mut SqliteConnection, stored: Option<&Stored>, device: &Device) -> Answer<i64> {
-    take_address(conn, device).await?;
+    if stored.is_none_or(|stored| stored.device.address != device.address) {
+        take_address(conn, device).await?;
+    }
+    match stored {
+        Some(stored) => update(conn, stored, device).await,
+        None => insert(conn, device).await,
+    }
+}
+
+async fn insert(conn: &mut SqliteConnection, device: &Device) -> Answer<i64> {
     let (token, fid) = address_columns(&device.address);
-    let Some(stored) = stored else {
-        let key = query_scalar(sql::ADD_DEVICE)
-            .bind(device.id.as_str())
-            .bind(device.user.as_str())
-            .bind(token)
-            .bind(fid)
-            .bind(device.platform.code())
-            .bind(device.locale.as_str())
-            .bind(now_ms())
-            .fetch_one(conn)
-            .await?;
-        return Ok(key);
-    };
+    let key = query_scalar(sql::ADD_DEVICE)
+        .bind(device.id.as_str())
+        .bind(device.user.as_str())
+        .bind(token)
+        .bind(fid)
+        .bind(device.platform.code())
+        .bind(device.locale.as_str())
+        .bind(now_ms())
+        .fetch_one(conn)
+        .await?;
+    Ok(key)
+}
+
+async fn update(conn: &mut SqliteConnection, stored: &Stored, device: &Device) -> Answer<i64> {
+    let (token, fid) = address_columns(&device.address);
     let revived = stored.state != DeviceState::Live;
     // A verdict on its way names the version it saw: a device that changed since is not the one that was judged.
     let changed = revived || stored.device != *device;
@@ -156,21 +167,27 @@ pub(super) async fn delete_device(conn: &mut SqliteConnection, id: DeviceId) -> 
 /// Replaces what a device follows; `false` when there is no such device.
 pub(super) async fn put_follows(conn: &mut SqliteConnection, id: DeviceId, follows: Follows) -> Answer<bool> {
     let Some(stored) = find(conn, &id).await? else { return Ok(false) };
-    write_follows(conn, stored.key, stored.state, &follows).await?;
+    write_follows(conn, stored.key, Some(&stored), &follows).await?;
     Ok(true)
 }
 
-/// Mutes and liveness are folded into `kinds` here, so that a page of followers joins nothing.
+/// Mutes and liveness are folded into `kinds` here, so that a page of followers joins nothing. A device that was not
+/// stored before has nothing to be replaced.
 pub(super) async fn write_follows(
     conn: &mut SqliteConnection,
     key: i64,
-    state: DeviceState,
+    stored: Option<&Stored>,
     follows: &Follows,
 ) -> Answer<()> {
-    query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
-    query(sql::SET_MUTED).bind(key).bind(follows.muted.0).execute(&mut *conn).await?;
+    if stored.is_some() {
+        query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
+    }
+    if stored.map_or(KindMask::NONE, |stored| stored.muted) != follows.muted {
+        query(sql::SET_MUTED).bind(key).bind(follows.muted.0).execute(&mut *conn).await?;
+    }
+    let live = stored.is_none_or(|stored| stored.state == DeviceState::Live);
     for (subject, wanted) in &follows.subjects {
-        let kinds = if state == DeviceState::Live { wanted.without(follows.muted) } else { KindMask::NONE };
+        let kinds = if live { wanted.without(follows.muted) } else { KindMask::NONE };
         query(sql::ADD_FOLLOW).bind(subject).bind(key).bind(wanted.0).bind(kinds.0).execute(&mut *conn).await?;
     }
     Ok(())

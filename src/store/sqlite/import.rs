@@ -49,7 +49,7 @@ pub(super) async fn import(conn: &mut SqliteConnection, rows: Vec<ImportRow>) ->
 async fn write(conn: &mut SqliteConnection, row: &ImportRow, stored: Option<&Stored>) -> Answer<()> {
     let key = device::write(conn, stored, &row.device).await?;
     match &row.follows {
-        Some(follows) => device::write_follows(conn, key, DeviceState::Live, follows).await,
+        Some(follows) => device::write_follows(conn, key, stored, follows).await,
         None => Ok(()),
     }
 }

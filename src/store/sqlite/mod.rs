@@ -193,7 +193,8 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        self.writer.close().await;
+        // The last connection to close folds the write-ahead log into the file, and a reader may not.
         self.readers.close().await;
+        self.writer.close().await;
     }
 }

@@ -5,15 +5,15 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqliteConnection, query_as};
 
-use super::fault::Answer;
+use super::fault::{Answer, Fault};
 use super::writer::Writer;
 use super::{SqliteStore, lease, sql};
 use crate::store::StoreError;
-use futures_util::FutureExt;
 
 /// Connections that read. A read is short, and the API answers few at once.
 const READERS: u32 = 3;
@@ -132,6 +132,6 @@ pub(super) async fn check(conn: &mut SqliteConnection) -> Answer<()> {
     }
 }
 
-fn schema(text: String) -> super::fault::Fault {
+fn schema(text: String) -> Fault {
     StoreError::Schema(text).into()
 }

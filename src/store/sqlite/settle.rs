@@ -4,7 +4,7 @@
 use sqlx::{SqliteConnection, query, query_scalar};
 
 use super::fault::{Answer, corrupt};
-use super::rows::{now_ms, to_json};
+use super::rows::{count, now_ms, to_json};
 use super::sql;
 use super::view::{FanoutRow, count_facts, fanout, views};
 use crate::domain::batch::FanoutState;
@@ -76,5 +76,5 @@ pub(super) async fn sweep(conn: &mut SqliteConnection, older_than_ms: i64) -> An
 /// Number of fan-outs not yet settled.
 pub(super) async fn backlog(conn: &mut SqliteConnection) -> Answer<u64> {
     let open: i64 = query_scalar(sql::BACKLOG).fetch_one(conn).await?;
-    super::rows::count("backlog", open)
+    count("backlog", open)
 }

@@ -164,6 +164,40 @@ async fn many_parallel_accepts_share_few_commits() {
 }
 
 #[tokio::test]
+async fn a_batch_ends_after_a_thousand_rows() {
+    let (_directory, store) = fresh().await;
+    let store = Arc::new(store);
+    let gate = hold(&store).await;
+    let before = store.write_counts();
+    let mut imports = Vec::new();
+    for first in [1, 601, 1_201] {
+        let (waiting, theirs) = (store.writer.queued(), Arc::clone(&store));
+        imports.push(tokio::spawn(async move { theirs.import((first..first + 600).map(row).collect()).await }));
+        while store.writer.queued() == waiting {
+            tokio::task::yield_now().await;
+        }
+    }
+    gate.send(()).unwrap();
+    for import in imports {
+        assert_eq!(import.await.unwrap().unwrap().imported, 600);
+    }
+    let after = store.write_counts();
+    assert_eq!(after.jobs - before.jobs, 4);
+    assert_eq!(after.commits - before.commits, 3, "what was held, two imports, then the third");
+}
+
+#[tokio::test]
+async fn reads_go_on_while_the_writer_is_busy() {
+    let (_directory, store) = fresh().await;
+    let store = Arc::new(store);
+    store.accept(BootId::fresh(), goal("evt-1")).await.unwrap();
+    let gate = hold(&store).await;
+    assert_eq!(store.backlog().await.unwrap(), 1);
+    assert_eq!(store.fanouts(FanoutQuery { limit: 9, ..FanoutQuery::default() }).await.unwrap().len(), 1);
+    gate.send(()).unwrap();
+}
+
+#[tokio::test]
 async fn a_failing_or_panicking_job_undoes_only_itself() {
     let (_directory, store) = fresh().await;
     let store = Arc::new(store);
@@ -193,7 +227,8 @@ async fn a_failing_or_panicking_job_undoes_only_itself() {
 
     assert!(matches!(before.await.unwrap().unwrap(), Accepted::New(_)));
     let refused = failing.await.unwrap().unwrap_err();
-    assert!(matches!(&refused, StoreError::Statement(text) if text.contains("UNIQUE")), "{refused}");
+    let named = |text: &str| text.contains("UNIQUE") && text.contains("tests.rs:");
+    assert!(matches!(&refused, StoreError::Statement(text) if named(text)), "{refused}");
     assert!(matches!(panicking.await.unwrap(), Err(StoreError::Statement(_))));
     assert!(matches!(after.await.unwrap().unwrap(), Accepted::New(_)));
     assert_eq!(store.write_counts().commits, commits + 2, "the held job, then one commit for all four");
@@ -261,6 +296,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     let store = Arc::new(store);
     let gate = hold(&store).await;
     let earlier = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    store.backlog().await.unwrap();
     let mut closing = Box::pin(store.close());
     assert!(futures_util::poll!(closing.as_mut()).is_pending());
     gate.send(()).unwrap();
@@ -268,6 +304,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     assert!(matches!(earlier.await.unwrap().unwrap(), Accepted::New(_)));
     assert!(matches!(store.accept(BootId::fresh(), goal("evt-2")).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(store.backlog().await, Err(StoreError::Unavailable(_))));
+    assert!(!directory.path().join("fanfare.db-wal").exists(), "all is in the one file");
     let store = open(&place(&directory)).await;
     assert_eq!(store.backlog().await.unwrap(), 1);
 }
