@@ -113,7 +113,7 @@ const fn tail(platform: Platform) -> &'static str {
 }
 
 #[derive(Serialize)]
-struct Envelope<'a> {
+struct Request<'a> {
     message: Message<'a>,
 }
 
@@ -189,7 +189,7 @@ fn message<'a>(
     text: &'a Text,
     block: Block<'a>,
     target: &'a Address,
-) -> Envelope<'a> {
+) -> Request<'a> {
     let mut data: BTreeMap<&str, &str> = event.data.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     data.extend([
         (EVENT_ID_KEY, event.id.as_str()),
@@ -197,7 +197,7 @@ fn message<'a>(
         (MATCH_ID_KEY, event.match_id.as_str()),
     ]);
     let notification = Notification { title: &text.title, body: &text.body };
-    Envelope { message: Message { target, data, notification, block } }
+    Request { message: Message { target, data, notification, block } }
 }
 
 /// The platform's block, with no time left.
