@@ -15,12 +15,12 @@ use crate::domain::catalogue::{EventType, Text};
 use crate::domain::event::Event;
 use crate::domain::recipient::{Address, Platform};
 
-/// Data key of the event's id.
-pub const EVENT_ID_KEY: &str = "fanfare_event_id";
+/// Data key of the event's id. Callers cannot use it or the next two: they are refused at the door.
+pub const EVENT_ID_KEY: &str = "event_id";
 /// Data key of the event's type.
-pub const TYPE_KEY: &str = "fanfare_type";
+pub const TYPE_KEY: &str = "type";
 /// Data key of the match.
-pub const MATCH_ID_KEY: &str = "fanfare_match_id";
+pub const MATCH_ID_KEY: &str = "match_id";
 
 /// Largest message (firebase.google.com/docs/cloud-messaging: "4096 bytes"). Google does not say which parts count; here
 /// all of the serialised message counts but the target, which is the strictest reading.
@@ -190,7 +190,7 @@ struct WebHeaders {
 
 fn message<'a>(event: &'a Event, text: &'a Text, block: Block<'a>, target: &'a Address) -> Request<'a> {
     let mut data: BTreeMap<&str, &str> = event.data.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    // Put in last, so that a caller's data cannot claim to be another event.
+    // Put in last, so that data cannot claim to be another event even where the door let it in.
     data.insert(EVENT_ID_KEY, event.id.as_str());
     data.insert(TYPE_KEY, &event.kind);
     data.insert(MATCH_ID_KEY, event.match_id.as_str());
@@ -278,7 +278,7 @@ mod tests {
     fn common() -> Value {
         json!({
             "token": "t",
-            "data": {"deeplink": "app://m", "fanfare_event_id": "evt-8841", "fanfare_type": "goal", "fanfare_match_id": "4711"},
+            "data": {"deeplink": "app://m", "event_id": "evt-8841", "type": "goal", "match_id": "4711"},
             "notification": {"title": "GOAL! \"67'\"", "body": "Arsenal 2-1 Chelsea ⚽"},
         })
     }
