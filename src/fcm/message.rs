@@ -15,12 +15,12 @@ use crate::domain::catalogue::{EventType, Text};
 use crate::domain::event::Event;
 use crate::domain::recipient::{Address, Platform};
 
-/// Data key of the event's id.
-pub const EVENT_ID_KEY: &str = "fanfare_event_id";
+/// Data key of the event's id. Callers cannot use it or the next two: they are refused at the door.
+pub const EVENT_ID_KEY: &str = "event_id";
 /// Data key of the event's type.
-pub const TYPE_KEY: &str = "fanfare_type";
+pub const TYPE_KEY: &str = "type";
 /// Data key of the match.
-pub const MATCH_ID_KEY: &str = "fanfare_match_id";
+pub const MATCH_ID_KEY: &str = "match_id";
 
 /// Largest message (firebase.google.com/docs/cloud-messaging: "4096 bytes"). Google does not say which parts count; here
 /// all of the serialised message counts but the target, which is the strictest reading.
@@ -60,18 +60,14 @@ impl Template {
     /// # Errors
     /// [`MessageError::TooLarge`] when FCM would refuse it.
     pub fn new(event: &Event, kind: &EventType, text: &Text, platform: Platform) -> Result<Self, MessageError> {
-        Self::with_collapse_key(event, kind, text, platform, &kind.collapse_key(event))
+        let collapse_key = kind.collapse_key(event);
+        let (channel, sound, urgent) = (kind.channel.as_str(), kind.sound.as_str(), kind.high_priority);
+        Self::styled(event, text, platform, Style { channel, sound, urgent, collapse_key: &collapse_key })
     }
 
-    fn with_collapse_key(
-        event: &Event,
-        kind: &EventType,
-        text: &Text,
-        platform: Platform,
-        collapse_key: &str,
-    ) -> Result<Self, MessageError> {
+    fn styled(event: &Event, text: &Text, platform: Platform, style: Style<'_>) -> Result<Self, MessageError> {
         let nobody = Address::Token(String::new());
-        let message = message(event, kind, text, block(kind, platform, collapse_key), &nobody);
+        let message = message(event, text, block(style, platform), &nobody);
         let whole = serde_json::to_string(&message).map_err(|_| MessageError::Unserialisable)?;
         let tail = tail(platform);
         let middle = whole
@@ -97,6 +93,15 @@ impl Template {
     }
 }
 
+/// What the event type asks of a device, and the key under which a message replaces its predecessor.
+#[derive(Clone, Copy)]
+struct Style<'a> {
+    channel: &'a str,
+    sound: &'a str,
+    urgent: bool,
+    collapse_key: &'a str,
+}
+
 fn left(platform: Platform, ttl_s: u64, now_epoch_s: i64) -> String {
     let ttl_s = ttl_s.min(MAX_TTL_S);
     match platform {
@@ -113,7 +118,7 @@ const fn tail(platform: Platform) -> &'static str {
 }
 
 #[derive(Serialize)]
-struct Envelope<'a> {
+struct Request<'a> {
     message: Message<'a>,
 }
 
@@ -183,35 +188,28 @@ struct WebHeaders {
     ttl: String,
 }
 
-fn message<'a>(
-    event: &'a Event,
-    kind: &'a EventType,
-    text: &'a Text,
-    block: Block<'a>,
-    target: &'a Address,
-) -> Envelope<'a> {
+fn message<'a>(event: &'a Event, text: &'a Text, block: Block<'a>, target: &'a Address) -> Request<'a> {
     let mut data: BTreeMap<&str, &str> = event.data.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    data.extend([
-        (EVENT_ID_KEY, event.id.as_str()),
-        (TYPE_KEY, kind.name.as_str()),
-        (MATCH_ID_KEY, event.match_id.as_str()),
-    ]);
+    // Put in last, so that data cannot claim to be another event even where the door let it in.
+    data.insert(EVENT_ID_KEY, event.id.as_str());
+    data.insert(TYPE_KEY, &event.kind);
+    data.insert(MATCH_ID_KEY, event.match_id.as_str());
     let notification = Notification { title: &text.title, body: &text.body };
-    Envelope { message: Message { target, data, notification, block } }
+    Request { message: Message { target, data, notification, block } }
 }
 
 /// The platform's block, with no time left.
-fn block<'a>(kind: &'a EventType, platform: Platform, collapse_key: &'a str) -> Block<'a> {
-    let urgent = kind.high_priority;
+fn block(style: Style<'_>, platform: Platform) -> Block<'_> {
+    let Style { channel, sound, urgent, collapse_key } = style;
     match platform {
         Platform::Android => Block::Android {
             collapse_key,
             priority: if urgent { "HIGH" } else { "NORMAL" },
-            notification: AndroidNotification { channel_id: &kind.channel, sound: &kind.sound, tag: collapse_key },
+            notification: AndroidNotification { channel_id: channel, sound, tag: collapse_key },
             ttl: "0s".to_owned(),
         },
         Platform::Ios => Block::Apns {
-            payload: ApnsPayload { aps: Aps { sound: &kind.sound } },
+            payload: ApnsPayload { aps: Aps { sound } },
             headers: ApnsHeaders {
                 apns_priority: if urgent { "10" } else { "5" },
                 apns_collapse_id: apns_collapse_id(collapse_key),
@@ -243,7 +241,6 @@ fn short_hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::batch::Class;
     use crate::domain::ids::{EventId, MatchId};
     use proptest::prelude::*;
     use serde_json::{Value, json};
@@ -261,19 +258,8 @@ mod tests {
         }
     }
 
-    fn kind(high_priority: bool) -> EventType {
-        EventType {
-            name: "goal".to_owned(),
-            bit: 2,
-            class: Class::ALL[0],
-            useful_for_s: 120,
-            channel: "goals".to_owned(),
-            sound: "goal.wav".to_owned(),
-            high_priority,
-            collapse_key: "{match_id}".to_owned(),
-            required: Vec::new(),
-            texts: BTreeMap::new(),
-        }
+    fn style(collapse_key: &str) -> Style<'_> {
+        Style { channel: "goals", sound: "goal.wav", urgent: true, collapse_key }
     }
 
     fn text() -> Text {
@@ -281,7 +267,7 @@ mod tests {
     }
 
     fn template(platform: Platform, key: &str) -> Template {
-        Template::with_collapse_key(&event(&[("deeplink", "app://m")]), &kind(true), &text(), platform, key).unwrap()
+        Template::styled(&event(&[("deeplink", "app://m")]), &text(), platform, style(key)).unwrap()
     }
 
     fn sent(platform: Platform) -> Value {
@@ -292,7 +278,7 @@ mod tests {
     fn common() -> Value {
         json!({
             "token": "t",
-            "data": {"deeplink": "app://m", "fanfare_event_id": "evt-8841", "fanfare_type": "goal", "fanfare_match_id": "4711"},
+            "data": {"deeplink": "app://m", "event_id": "evt-8841", "type": "goal", "match_id": "4711"},
             "notification": {"title": "GOAL! \"67'\"", "body": "Arsenal 2-1 Chelsea ⚽"},
         })
     }
@@ -339,7 +325,7 @@ mod tests {
     #[test]
     fn our_own_keys_cannot_be_taken() {
         let stolen = event(&[(EVENT_ID_KEY, "other")]);
-        let template = Template::with_collapse_key(&stolen, &kind(true), &text(), Platform::Web, "k").unwrap();
+        let template = Template::styled(&stolen, &text(), Platform::Web, style("k")).unwrap();
         let body: Value = serde_json::from_slice(&template.body(&Address::Fid("f".to_owned()), 1, 1)).unwrap();
         assert_eq!(body["message"]["data"][EVENT_ID_KEY], "evt-8841");
         assert_eq!(body["message"]["fid"], "f");
@@ -349,7 +335,7 @@ mod tests {
     fn a_message_over_the_limit_is_refused_with_its_size() {
         let fill = |n: usize| {
             let long = "x".repeat(n);
-            Template::with_collapse_key(&event(&[("k", &long)]), &kind(true), &text(), Platform::Android, "c")
+            Template::styled(&event(&[("k", &long)]), &text(), Platform::Android, style("c"))
         };
         let Err(MessageError::TooLarge { bytes }) = fill(4096) else { panic!("taken") };
         let overhead = bytes - 4096;
@@ -394,13 +380,13 @@ mod tests {
             ttl in 0_u64..5_000_000, now in 0_i64..4_000_000_000, which in 0_usize..3, high in any::<bool>(),
         ) {
             let platform = Platform::ALL[which];
-            let (event, kind) = (event(&[(&key, &value)]), kind(high));
+            let (event, style) = (event(&[(&key, &value)]), Style { urgent: high, ..style(&collapse) });
             let address = if fid { Address::Fid(token.clone()) } else { Address::Token(token.clone()) };
-            let template = Template::with_collapse_key(&event, &kind, &text(), platform, &collapse);
+            let template = Template::styled(&event, &text(), platform, style);
             prop_assume!(template.is_ok());
             let body = template.unwrap().body(&address, ttl, now);
-            let block = timed(block(&kind, platform, &collapse), &left(platform, ttl, now));
-            let want = serde_json::to_vec(&message(&event, &kind, &text(), block, &address)).unwrap();
+            let block = timed(block(style, platform), &left(platform, ttl, now));
+            let want = serde_json::to_vec(&message(&event, &text(), block, &address)).unwrap();
             prop_assert_eq!(std::str::from_utf8(&body).unwrap(), std::str::from_utf8(&want).unwrap());
             let parsed: Value = serde_json::from_slice(&body).unwrap();
             prop_assert_eq!(parsed["message"][address.field()].as_str(), Some(token.as_str()));

@@ -336,13 +336,17 @@ async fn drain(mut socket: TcpStream) {
     let _ = socket.read_to_end(&mut rest).await;
 }
 
-/// A server of bare frames: answers the first request with GOAWAY and closes. `last` = the last stream it claims to process.
-async fn goaway_server(reason: Reason, last: u32) -> SocketAddr {
+/// A server of bare frames: answers the first request with GOAWAY and closes, and counts the requests.
+/// `last` = the last stream it claims to process.
+async fn goaway_server(reason: Reason, last: u32) -> (SocketAddr, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         loop {
             let (mut socket, _) = listener.accept().await.unwrap();
+            let counted = Arc::clone(&counted);
             tokio::spawn(async move {
                 socket.read_exact(&mut [0; 24]).await?;
                 socket.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await?;
@@ -353,6 +357,7 @@ async fn goaway_server(reason: Reason, last: u32) -> SocketAddr {
                     let mut payload = vec![0; usize::try_from(length).unwrap()];
                     socket.read_exact(&mut payload).await?;
                     if head[3] == 1 {
+                        counted.fetch_add(1, Ordering::SeqCst);
                         break;
                     }
                 }
@@ -366,7 +371,7 @@ async fn goaway_server(reason: Reason, last: u32) -> SocketAddr {
             });
         }
     });
-    address
+    (address, requests)
 }
 
 #[tokio::test]
@@ -379,12 +384,17 @@ async fn a_goaway_decides_by_the_last_stream_it_names() {
         (Reason::NO_ERROR, 1, UNCONFIRMED, true),
         (Reason::INTERNAL_ERROR, 1, UNCONFIRMED, true),
     ] {
-        let address = goaway_server(reason, last).await;
+        let (address, requests) = goaway_server(reason, last).await;
         let client = client(&format!("http://{address}"), |_| {});
         // The second attempt shows that the client gets over it: a new connection, the same answer.
-        for _ in 0..2 {
+        for sent in 1..=2 {
             let got = attempt(&client).await;
             assert_eq!((got.verdict, got.maybe), (verdict, maybe), "{reason:?} last stream {last}");
+            assert_eq!(
+                requests.load(Ordering::SeqCst),
+                sent,
+                "{reason:?} last stream {last}: one attempt, one request"
+            );
         }
     }
 }
@@ -528,6 +538,17 @@ fn acceptor(name: &str, alpn: &[&[u8]]) -> (TlsAcceptor, String) {
     let mut config = builder.with_no_client_auth().with_single_cert(chain, key).unwrap();
     config.alpn_protocols = alpn.iter().map(|p| p.to_vec()).collect();
     (TlsAcceptor::from(Arc::new(config)), certificate)
+}
+
+#[tokio::test]
+async fn a_cold_burst_over_tls_makes_one_handshake_per_connection() {
+    let (acceptor, certificate) = acceptor("127.0.0.1", &[b"h2", b"http/1.1"]);
+    let barrier = Arc::new(Barrier::new(200));
+    let server = Server::listen(Some(acceptor), move |_| Reply::Together(Arc::clone(&barrier))).await;
+    let client = client(&format!("https://{}", server.address), |s| s.ca_pem = Some(certificate.into_bytes()));
+    let got = join_all((0..200).map(|_| attempt(&client))).await;
+    assert!(got.iter().all(|a| a.verdict == Verdict::Accepted), "{got:?}");
+    assert_eq!(server.seen.counts(), (2, 200));
 }
 
 #[tokio::test]
