@@ -218,3 +218,6 @@ fn snapshot(in_force: &InForce, board: &Board, rate: f64) -> CeilingSnapshot {
         reason: reasons.into_iter().filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join(", "),
     }
 }
+
+#[cfg(test)]
+mod tests;

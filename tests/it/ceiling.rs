@@ -283,7 +283,7 @@ async fn a_redis_that_answers_but_cannot_serve_is_away_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_redis_that_wants_a_password_is_away_from_the_start_and_the_password_is_not_logged() {
+async fn a_redis_that_wants_another_password_is_away_from_the_start() {
     let redis = RedisServer::start().await;
     redis.command::<()>(&["CONFIG", "SET", "requirepass", "right"]).await;
     for query in ["", "?pass=hunter2"] {
