@@ -1,13 +1,11 @@
 //! Owns one lane of the ceiling: its own bucket, its own memory of throttles, and what it exchanges with the fleet.
 //! Must never know: connections, modes, or who asks.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::bucket::{AHEAD, Bucket, Reservation};
 use super::pace::Pace;
-use super::redis::{Answer, Ask, FULL, Known, SILENCE};
+use super::redis::{Answer, Ask, FULL};
 use super::{FORFEIT_AFTER, GrantRun};
 
 /// The rate of one lane for the whole fleet.
@@ -33,9 +31,10 @@ pub(super) struct Lane {
     allowed: Allowed,
     bucket: Bucket,
     pace: Pace,
-    known: Known,
+    /// Pause and cut of the fleet when last heard of, by the server's clock.
+    heard: (i64, i64),
     /// The provider told us something the fleet has not heard.
-    fresh: bool,
+    news: bool,
 }
 
 impl Lane {
@@ -45,8 +44,8 @@ impl Lane {
             key: format!("{{fanfare:{project}}}:{operation}"),
             bucket: Bucket::empty_until(now + AHEAD, allowed.per_s, allowed.burst),
             pace: Pace::full(now),
-            known: Known::NOTHING,
-            fresh: false,
+            heard: (0, 0),
+            news: false,
             allowed,
         }
     }
@@ -63,7 +62,7 @@ impl Lane {
 
     /// The provider told us something the fleet has not heard.
     pub(super) const fn has_news(&self) -> bool {
-        self.fresh
+        self.news
     }
 
     /// Key, rate and burst: what a probe needs.
@@ -91,58 +90,55 @@ impl Lane {
     /// The provider throttled this instance.
     pub(super) fn throttle(&mut self, until: Instant, now: Instant) {
         self.pace.throttle(until, now);
-        self.fresh = true;
+        self.news = true;
     }
 
-    /// The question to the fleet, with all this lane remembers.
+    /// The question to the fleet, with what this lane remembers.
     pub(super) fn question(&self, want: u32, now: Instant) -> Ask<'_> {
-        let own = (self.pace.share(now) * FULL as f64) as i64;
         Ask {
             key: &self.key,
             per_s: self.allowed.per_s,
             burst: self.allowed.burst,
             want,
-            known: self.known,
-            fresh_pause: if self.fresh { self.pace.paused_for(now) } else { Duration::ZERO },
-            fresh_ppm: if self.fresh { own } else { FULL },
+            pause: self.pace.paused_for(now),
+            pace_ppm: (self.pace.share(now) * FULL as f64) as i64,
+            news: self.news,
         }
     }
 
     /// The fleet's answer to a question of `asked`, heard at `heard`. Grants count from when it was heard, never
-    /// early. An answer so late that they were due long ago grants nothing, nor does a fleet that has forgotten a
-    /// pause this lane remembers; that fleet is told again. `Err` = that many grants are forfeited.
+    /// early, and not before this lane's own pause is over. `Err` = that many grants are forfeited: the answer took so
+    /// long that they would be used too late.
     pub(super) fn answer(&mut self, answer: &Answer, asked: Instant, heard: Instant) -> Result<Reservation, u32> {
         self.learn(answer, heard);
         if answer.n == 0 {
             return Ok(Reservation::Wait(answer.wait));
         }
-        let first = heard + answer.wait;
-        let end = self.pace.paused_until();
-        self.fresh = first + SILENCE < end;
-        if self.fresh || heard - asked > FORFEIT_AFTER {
+        if heard - asked > FORFEIT_AFTER {
             return Err(answer.n);
         }
-        // This lane heard of the pause later than the fleet, so for it the pause ends a round trip later.
-        let first = first.max(end);
+        let first = (heard + answer.wait).max(self.pace.paused_until());
         Ok(Reservation::Granted(GrantRun { n: answer.n, first, every: answer.every }))
     }
 
     /// Takes over what the fleet knows. Only a change is taken over: a pause repeated in every answer would end a
     /// round trip later each time, and never.
     fn learn(&mut self, answer: &Answer, heard: Instant) {
-        if answer.known.pause_us != self.known.pause_us && answer.pause_left() > Duration::ZERO {
+        if answer.pause_us != self.heard.0 {
             self.pace.pause(heard + answer.pause_left());
         }
-        if answer.known.cut_us != self.known.cut_us {
+        if answer.cut_us != self.heard.1 {
             self.pace.lower(answer.share(), heard);
         }
-        self.known = answer.known;
-        self.fresh = false;
+        self.heard = (answer.pause_us, answer.cut_us);
+        self.news = false;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -152,45 +148,45 @@ mod tests {
         Lane::new("p", "fcm.send", Allowed { per_s: 1000.0, burst: 10.0 }, now)
     }
 
-    fn answer(n: u32, known: Known) -> Answer {
-        Answer { n, wait: MS, every: MS, known, now_us: 50_000_000 }
+    /// An answer with the server's clock at 50 s.
+    fn answer(n: u32, pause_us: i64, cut_us: i64) -> Answer {
+        let pace_ppm = if cut_us == 0 { FULL } else { FULL / 2 };
+        Answer { n, wait: MS, every: MS, pause_us, pace_ppm, cut_us, now_us: 50_000_000 }
     }
 
     #[test]
-    fn a_throttle_is_told_once_and_what_the_fleet_made_of_it_every_time() {
+    fn a_throttle_is_news_once_and_a_memory_from_then_on() {
         let now = Instant::now();
         let mut lane = lane(now);
         lane.throttle(now + 60 * SECOND, now);
         let ask = lane.question(5, now + SECOND);
-        assert_eq!((ask.fresh_pause, ask.fresh_ppm, ask.known), (59 * SECOND, 500_000, Known::NOTHING));
-        let known = Known { pause_us: 109_000_000, pace_ppm: 500_000, cut_us: 50_000_000 };
-        let told = lane.answer(&answer(0, known), now + SECOND, now + SECOND);
+        assert_eq!((ask.pause, ask.pace_ppm, ask.news), (59 * SECOND, FULL / 2, true));
+        let told = lane.answer(&answer(0, 109_000_000, 50_000_000), now + SECOND, now + SECOND);
         assert_eq!(told, Ok(Reservation::Wait(MS)));
         let ask = lane.question(5, now + 2 * SECOND);
-        assert_eq!((ask.fresh_pause, ask.fresh_ppm, ask.known), (Duration::ZERO, FULL, known));
+        assert_eq!((ask.pause, ask.pace_ppm, ask.news), (58 * SECOND, FULL / 2, false));
     }
 
     #[test]
     fn a_pause_of_the_fleet_is_remembered_and_does_not_creep() {
         let now = Instant::now();
         let mut lane = lane(now);
-        let known = Known { pause_us: 60_000_000, pace_ppm: 500_000, cut_us: 40_000_000 };
         for i in 0..50 {
-            let heard = now + MS * (i + 1);
-            let late = Answer { now_us: 50_000_000 + i64::from(i) * 500, ..answer(0, known) };
-            assert!(lane.answer(&late, now, heard).is_ok());
+            let late = Answer { now_us: 50_000_000 + i64::from(i) * 500, ..answer(0, 60_000_000, 40_000_000) };
+            assert!(lane.answer(&late, now, now + MS * (i + 1)).is_ok());
         }
         assert_eq!(lane.pace().paused_until(), now + MS + 10 * SECOND);
         assert!((lane.pace().share(now + 10 * SECOND) - 0.5).abs() < 1e-3);
     }
 
     #[test]
-    fn a_fleet_that_forgot_the_pause_grants_nothing_into_it() {
+    fn whatever_the_fleet_says_the_own_pause_is_obeyed() {
         let now = Instant::now();
         let mut lane = lane(now);
         lane.throttle(now + 60 * SECOND, now);
-        assert_eq!(lane.answer(&answer(7, Known::NOTHING), now, now), Err(7));
-        assert_eq!(lane.question(7, now).fresh_pause, 60 * SECOND, "and is told again");
+        let run = GrantRun { n: 7, first: now + 60 * SECOND, every: MS };
+        assert_eq!(lane.answer(&answer(7, 0, 0), now, now), Ok(Reservation::Granted(run)));
+        assert_eq!(lane.question(7, now).pause, 60 * SECOND, "and the fleet is told again");
     }
 
     #[test]
@@ -199,7 +195,16 @@ mod tests {
         let mut lane = lane(now);
         let heard = now + 20 * MS;
         let run = GrantRun { n: 7, first: heard + MS, every: MS };
-        assert_eq!(lane.answer(&answer(7, Known::NOTHING), now, heard), Ok(Reservation::Granted(run)));
-        assert_eq!(lane.answer(&answer(7, Known::NOTHING), now, now + 51 * MS), Err(7));
+        assert_eq!(lane.answer(&answer(7, 0, 0), now, heard), Ok(Reservation::Granted(run)));
+        assert_eq!(lane.answer(&answer(7, 0, 0), now, now + 51 * MS), Err(7));
+    }
+
+    #[test]
+    fn an_own_share_starts_empty_and_after_all_that_is_reserved() {
+        let now = Instant::now();
+        let mut lane = lane(now - 60 * SECOND);
+        lane.start_empty(4, now);
+        let run = GrantRun { n: 1, first: now + AHEAD, every: 4 * MS };
+        assert_eq!(lane.reserve(50, now), Reservation::Granted(run));
     }
 }

@@ -171,9 +171,9 @@ impl Ceiling {
     }
 
     /// The provider throttled the project, not one device: the whole fleet pauses, and the pace halves once per
-    /// pause. `retry_after` is obeyed up to an hour; none = 60 s.
+    /// pause. `retry_after` is obeyed between a second and an hour; none = 60 s.
     pub fn throttled(&self, retry_after: Option<Duration>) {
-        let pause = retry_after.unwrap_or(pace::DEFAULT_PAUSE).min(pace::LONGEST_PAUSE);
+        let pause = retry_after.unwrap_or(pace::DEFAULT_PAUSE).clamp(pace::SHORTEST_PAUSE, pace::LONGEST_PAUSE);
         self.board.throttle(Instant::now() + pause);
     }
 
@@ -218,3 +218,6 @@ fn snapshot(in_force: &InForce, board: &Board, rate: f64) -> CeilingSnapshot {
         reason: reasons.into_iter().filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join(", "),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,9 @@ use tokio::time::Instant;
 
 /// Longest pause obeyed. A provider that asks for more is asked again after an hour.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+/// Shortest pause, also when the provider asks for none: the pace halves once per pause, and a pause of nothing would
+/// halve it once per answer.
+pub const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// Pause when the provider named none: Google's quotas are per minute.
 pub const DEFAULT_PAUSE: Duration = Duration::from_secs(60);
 /// The pace never falls below this share of the ceiling, so that recovery is seen.

@@ -67,35 +67,26 @@ fn code(raw: &str) -> String {
     if is_code { raw.to_owned() } else { "ERR".to_owned() }
 }
 
-/// Pause, pace and cut as the script last told them, in its own numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
-    pub pause_us: i64,
-    pub pace_ppm: i64,
-    pub cut_us: i64,
-}
-
-impl Known {
-    pub(super) const NOTHING: Self = Self { pause_us: 0, pace_ppm: FULL, cut_us: 0 };
-}
-
-/// What a lane asks the script.
+/// What a lane asks the script, and what it remembers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub key: &'a str,
     pub per_s: f64,
     pub burst: f64,
+    /// Grants asked for; 0 only tells and learns.
     pub want: u32,
-    pub known: Known,
-    pub fresh_pause: Duration,
-    pub fresh_ppm: i64,
+    /// Pause still to wait.
+    pub pause: Duration,
+    /// Share of the ceiling applied now, millionths.
+    pub pace_ppm: i64,
+    /// The provider has told us since the last call.
+    pub news: bool,
 }
 
 impl<'a> Ask<'a> {
     /// Asks for nothing and tells nothing: a ping that proves the script works.
     pub(super) const fn ping(key: &'a str, per_s: f64, burst: f64) -> Self {
-        let (fresh_pause, fresh_ppm) = (Duration::ZERO, FULL);
-        Self { key, per_s, burst, want: 0, known: Known::NOTHING, fresh_pause, fresh_ppm }
+        Self { key, per_s, burst, want: 0, pause: Duration::ZERO, pace_ppm: FULL, news: false }
     }
 }
 
@@ -105,7 +96,11 @@ pub(super) struct Answer {
     pub n: u32,
     pub wait: Duration,
     pub every: Duration,
-    pub known: Known,
+    /// End of the pause, pace at the cut and time of the cut, by the server's clock; 0 = none.
+    pub pause_us: i64,
+    pub pace_ppm: i64,
+    pub cut_us: i64,
+    /// The server's clock.
     pub now_us: i64,
 }
 
@@ -116,19 +111,19 @@ impl Answer {
         let wait = Duration::from_micros(u64::try_from(wait).ok()?);
         let every = Duration::from_nanos(u64::try_from(every).ok().filter(|every| *every > 0)?);
         let sane = pause_us >= 0 && (1..=FULL).contains(&pace_ppm) && (0..=now_us).contains(&cut_us);
-        sane.then_some(Self { n, wait, every, known: Known { pause_us, pace_ppm, cut_us }, now_us })
+        sane.then_some(Self { n, wait, every, pause_us, pace_ppm, cut_us, now_us })
     }
 
     /// Pause left when the script ran.
     pub(super) fn pause_left(&self) -> Duration {
-        Duration::from_micros(u64::try_from(self.known.pause_us - self.now_us).unwrap_or(0))
+        Duration::from_micros(u64::try_from(self.pause_us - self.now_us).unwrap_or(0))
     }
 
     /// Share of the ceiling when the script ran.
     pub(super) fn share(&self) -> f64 {
-        let since = self.now_us - self.known.cut_us.max(self.known.pause_us);
+        let since = self.now_us - self.cut_us.max(self.pause_us);
         let regained = RECOVERY_PER_S * since.max(0) as f64 / 1e6;
-        (self.known.pace_ppm as f64 / FULL as f64 + regained).min(1.0)
+        (self.pace_ppm as f64 / FULL as f64 + regained).min(1.0)
     }
 }
 
@@ -173,8 +168,7 @@ impl Connection {
         let mut call = self.script.key(ask.key);
         call.arg(1e6 / ask.per_s).arg(ask.burst).arg(ask.want);
         call.arg(AHEAD.as_micros() as u64).arg(LONGEST_PAUSE.as_micros() as u64).arg(RECOVERY_PER_S * FULL as f64);
-        call.arg(ask.known.pause_us).arg(ask.known.pace_ppm).arg(ask.known.cut_us);
-        call.arg(ask.fresh_pause.as_micros() as u64).arg(ask.fresh_ppm);
+        call.arg(ask.pause.as_micros() as u64).arg(ask.pace_ppm).arg(i64::from(ask.news));
         let calling = call.invoke_async::<Vec<i64>>(&mut self.connection);
         let raw = timeout(SILENCE, calling).await.map_err(|_| RedisAway::Silent)??;
         Answer::parse(&raw, ask.want).ok_or(RedisAway::Nonsense)
@@ -201,9 +195,7 @@ mod tests {
 
     #[test]
     fn the_share_grows_from_the_end_of_the_pause() {
-        let known = Known { pause_us: 10_000_000, pace_ppm: 500_000, cut_us: 2_000_000 };
-        let mut answer = Answer::parse(&[0, 1, 1, 0, FULL, 0, 1], 0).expect("sane");
-        answer = Answer { known, now_us: 4_000_000, ..answer };
+        let mut answer = Answer::parse(&[0, 1, 1, 10_000_000, 500_000, 2_000_000, 4_000_000], 0).expect("sane");
         assert_eq!((answer.pause_left(), answer.share()), (Duration::from_secs(6), 0.5));
         answer.now_us = 14_000_000;
         assert_eq!((answer.pause_left(), answer.share()), (Duration::ZERO, 0.7));

@@ -12,11 +12,9 @@
 --          4 ahead          how far in advance grants are given out, microseconds
 --          5 longest        longest pause there is, microseconds
 --          6 recovery       millionths of the ceiling regained per second
---          7 known_pause    pause, pace and cut as this script last told the caller: they come back here so that a
---          8 known_pace       flush or an empty restart forgets nothing; 0 = the caller knows of none
---          9 known_cut
---          10 fresh_pause   microseconds of pause the caller learned from the provider and has not told us; 0 = none
---          11 fresh_pace    the caller's own pace, millionths; 1000000 = the full ceiling
+--          7 own_pause      microseconds of pause the caller remembers; 0 = none
+--          8 own_pace       the caller's own pace, millionths; FULL = the ceiling
+--          9 news           1 = the provider has told the caller so since the last call, 0 = it is a memory
 --
 -- Answer   { n, wait, every, pause, pace, cut, now }, integers: n grants, the first `wait` microseconds from now, then
 --          one per `every` nanoseconds; or n = 0 and "ask again in `wait`". A Lua number loses its fraction on the way
@@ -33,8 +31,7 @@ end
 
 local every, burst, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local ahead, longest, recovery = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local known_pause, known_pace, known_cut = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local fresh_pause, fresh_pace = tonumber(ARGV[10]), tonumber(ARGV[11])
+local own_pause, own_pace, news = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] == '1'
 
 -- One clock for all callers: with their own, the one that is behind would take time back and spend it again.
 local time = redis.call('TIME')
@@ -49,9 +46,6 @@ local pace, cut = number(state[3]) or FULL, number(state[4]) or 0
 -- beyond is dropped, and the callers' own memories still hold it.
 if cut > now then cut = now end
 if pause > now + longest then pause = 0 end
--- What the caller was told earlier and this key has forgotten.
-if known_pause > pause and known_pause <= now + longest then pause = known_pause end
-if known_cut > cut and known_cut <= now then pace, cut = known_pace, known_cut end
 -- A pause that is over is put away, for a clock gone back would bring it to life again. The pace grows from its end.
 if pause > 0 and pause <= now then cut, pause = math.max(cut, pause), 0 end
 -- The pace of this moment; full again, the cut is put away too. 1 keeps a foolish value from dividing by nothing.
@@ -59,10 +53,13 @@ local current = pace
 if pause == 0 then current = pace + recovery * (now - cut) / 1000000 end
 if current >= FULL then current, pace, cut = FULL, FULL, 0 end
 current = math.max(1, current)
--- What the caller learned from the provider since. The lower pace wins, so that two instances hit by the same
--- throttle halve once.
-if fresh_pause > 0 then pause = math.max(pause, now + math.min(fresh_pause, longest)) end
-if fresh_pace < current then current, pace, cut = fresh_pace, fresh_pace, now end
+-- What the caller remembers. This is how a flush or an empty restart forgets nothing. A memory came from here and is
+-- a round trip old, so it must differ by more than that to count: else every call would stretch the pause a little,
+-- for ever. News count to the microsecond. The lower pace wins, so two hit by the same throttle halve it once.
+local late, lower = 100000, 20000
+if news then late, lower = 0, 0 end
+if own_pause > 0 and now + own_pause > pause + late then pause = now + math.min(own_pause, longest) end
+if own_pace < current - lower then current, pace, cut = own_pace, own_pace, now end
 
 local distance = every * FULL / current
 -- A missing key is unknown history: start empty, after everything that may still be reserved. The same for a due time

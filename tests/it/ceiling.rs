@@ -185,32 +185,34 @@ async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
     let used = all_stop(instances).await;
     let meanwhile = used.iter().filter(|at| **at > frozen && **at < thawed).count();
     println!("noticed {noticed:?} back {back:?} used {} worst {} split {meanwhile}", used.len(), worst_second(&used));
-    assert_under(&used, 1.25);
+    assert_under(&used, 1.15);
     assert!(meanwhile as f64 >= 0.5 * RATE * (thawed - frozen).as_secs_f64(), "{meanwhile} used meanwhile");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn without_redis_at_boot_each_serves_its_share_and_joins_when_redis_comes() {
     let mut redis = RedisServer::absent();
-    let instances = fleet(2, &settings(Some(redis.url()), true));
+    let instances: Vec<Instance> = (0..2).map(|_| Instance::start(settings(Some(redis.url()), true), 4)).collect();
     sleep(Duration::from_millis(1_500)).await;
     for instance in &instances {
         let now = instance.mode(Mode::Split).await;
-        assert_eq!((now.share, now.reason.as_str()), (RATE / 2.0, "redis: refused"));
-        assert!(now.used as f64 >= 0.5 * RATE / 2.0, "{now:?}");
+        assert_eq!((now.share, now.reason.as_str()), (RATE / 4.0, "redis: refused"));
+        assert!(now.used as f64 >= 0.5 * RATE / 4.0, "{now:?}");
     }
     redis.run().await;
     for instance in &instances {
-        instance.mode(Mode::Shared).await;
+        let back = instance.mode(Mode::Shared).await.used;
+        sleep(Duration::from_millis(700)).await;
+        let settling = (instance.ceiling.snapshot().used - back) as f64;
+        assert!(settling <= 1.3 * 0.7 * RATE / 4.0, "{settling} used at once, the others may not be back yet");
     }
-    sleep(Duration::from_secs(1)).await;
     redis.kill().await;
     for instance in &instances {
         instance.mode(Mode::Split).await;
     }
     let used = all_stop(instances).await;
     println!("used {} worst {}", used.len(), worst_second(&used));
-    assert_under(&used, 1.25);
+    assert_under(&used, 0.65);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -283,7 +285,7 @@ async fn a_redis_that_answers_but_cannot_serve_is_away_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_redis_that_wants_a_password_is_away_from_the_start_and_the_password_is_not_logged() {
+async fn a_redis_that_wants_another_password_is_away_from_the_start() {
     let redis = RedisServer::start().await;
     redis.command::<()>(&["CONFIG", "SET", "requirepass", "right"]).await;
     for query in ["", "?pass=hunter2"] {
