@@ -72,7 +72,8 @@ impl App {
         let ops_state = bridge::ops(metrics, watched.clone());
 
         let wires = Wires { to_sender, clock, tokens, watched };
-        let (workers, handover, settled) = base.workers(&config, wires.clone(), lease, ledger, (inbox, grants, stop))?;
+        let ends = Ends { inbox, grants, stop, lease, ledger };
+        let (workers, handover, settled) = base.workers(&config, wires.clone(), ends)?;
         let api = bind(config.api.listen, "api.listen").await?;
         let ops = bind(config.ops.listen, "ops.listen").await?;
         let addrs = (local(&api)?, local(&ops)?);
@@ -109,7 +110,15 @@ struct Wires {
     watched: Watched,
 }
 
-type Ends = (mpsc::UnboundedReceiver<ToSender>, mpsc::Receiver<GrantRun>, CancellationToken);
+/// What only one worker may have.
+struct Ends {
+    inbox: mpsc::UnboundedReceiver<ToSender>,
+    grants: mpsc::Receiver<GrantRun>,
+    stop: CancellationToken,
+    lease: Lease,
+    ledger: LedgerMetrics,
+}
+
 type Built = (Workers, mpsc::Sender<crate::store::FreezeJob>, broadcast::Sender<crate::domain::ids::FanoutId>);
 
 /// What must be there before anything can be wired.
@@ -159,22 +168,15 @@ impl Base {
         Ok(Tokens::start(self.account.clone(), http, ceiling.charger(), SystemTime::now))
     }
 
-    fn workers(
-        &self,
-        config: &Config,
-        wires: Wires,
-        lease: Lease,
-        metrics: LedgerMetrics,
-        (inbox, grants, stop): Ends,
-    ) -> Result<Built, BuildError> {
+    fn workers(&self, config: &Config, wires: Wires, ends: Ends) -> Result<Built, BuildError> {
         let (outbound_tx, outbound) = mpsc::unbounded_channel();
         let (released_tx, released) = mpsc::unbounded_channel();
         let (complete_tx, complete) = mpsc::unbounded_channel();
         let (handover, accepted) = mpsc::channel(HANDOVER);
         let settled = broadcast::Sender::new(1024);
         let wiring = Wiring {
-            inbox,
-            grants,
+            inbox: ends.inbox,
+            grants: ends.grants,
             outbound: outbound_tx,
             released: released_tx,
             tokens: wires.tokens.clone(),
@@ -208,20 +210,20 @@ impl Base {
                 threshold: config.fcm.unflushed(),
                 flushed: bridge::acknowledge(wires.to_sender.clone()),
                 complete: complete_tx,
-                metrics,
+                metrics: ends.ledger,
             },
             settler: Settler {
                 store: Arc::clone(&self.store),
                 settled: bridge::announce(wires.to_sender.clone(), settled.clone()),
             },
-            lease,
+            lease: ends.lease,
             accepted,
             outbound,
             released,
             complete,
             sender,
             to_sender: wires.to_sender,
-            ceiling: stop,
+            ceiling: ends.stop,
         };
         Ok((workers, handover, settled))
     }

@@ -46,9 +46,8 @@ pub fn open_catalogue(config: &Config) -> Result<Catalogue, BuildError> {
     let (name, text) = if file.as_os_str().is_empty() {
         ("the built-in catalogue".to_owned(), BUILT_IN.to_owned())
     } else {
-        let text = std::fs::read_to_string(file).map_err(|error| BuildError::Config {
-            what: format!("types.file {}: {error}", file.display()),
-        })?;
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| BuildError::Config { what: format!("types.file {}: {error}", file.display()) })?;
         (format!("types.file {}", file.display()), text)
     };
     Catalogue::parse(&text).map_err(|error| BuildError::Config { what: format!("{name}: {error}") })

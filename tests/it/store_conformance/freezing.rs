@@ -3,7 +3,7 @@
 use fanfare::domain::batch::{Class, FanoutState};
 use fanfare::domain::ids::DeviceKey;
 use fanfare::domain::recipient::KindMask;
-use fanfare::store::{FollowerPage, FreezeReply, FreezeStep, SettleReply};
+use fanfare::store::{FollowerPage, FreezeReply, FreezeStep, HANDOVER_MS, SettleReply};
 
 use super::world::*;
 
@@ -66,7 +66,7 @@ pub async fn a_step_is_lost_once_another_instance_owns_the_freeze(store: Shared)
     store.freeze_step(first).await.unwrap();
     lapse(&store, old).await;
     store.heartbeat(new, 60_000).await.unwrap();
-    let taken = store.take_freezes(new, 10).await.unwrap();
+    let taken = store.take_freezes(new, vec![], 10).await.unwrap();
     assert_eq!(taken.len(), 1);
     assert_eq!((taken[0].epoch, taken[0].cursor, taken[0].next_chunk), (2, keys[9], 1), "it goes on where it stood");
     assert_eq!(taken[0].job, job.job);
@@ -82,11 +82,29 @@ pub async fn a_step_is_lost_once_another_instance_owns_the_freeze(store: Shared)
 pub async fn a_freeze_of_a_live_instance_is_not_taken(store: Shared) {
     let (old, new) = (instance(&store).await, instance(&store).await);
     accept(&store, old, "evt", Class::Urgent).await;
-    assert_eq!(store.take_freezes(new, 10).await.unwrap(), vec![]);
+    assert_eq!(store.take_freezes(new, vec![], 10).await.unwrap(), vec![]);
     store.leave(old).await.unwrap();
-    let taken = store.take_freezes(new, 10).await.unwrap();
+    let taken = store.take_freezes(new, vec![], 10).await.unwrap();
     assert_eq!(taken.len(), 1, "an orderly leave hands it back");
-    assert_eq!(store.take_freezes(new, 10).await.unwrap(), vec![], "and it is taken once");
+    assert_eq!(store.take_freezes(new, vec![], 10).await.unwrap(), vec![], "and it is taken once");
+}
+
+pub async fn an_own_freeze_lost_on_its_way_is_taken_unless_it_runs(store: Shared) {
+    let boot = instance(&store).await;
+    let job = accept(&store, boot, "evt", Class::Urgent).await;
+    assert_eq!(store.take_freezes(boot, vec![], 10).await.unwrap(), vec![], "it may still be on its way");
+    let taken = loop {
+        assert_eq!(store.take_freezes(boot, vec![job.job.id], 10).await.unwrap(), vec![], "it runs");
+        let taken = store.take_freezes(boot, vec![], 10).await.unwrap();
+        let age = store.now_ms().await.unwrap() - job.job.accepted_ms;
+        assert!(taken.is_empty() || age >= HANDOVER_MS, "taken after {age} ms");
+        assert!(age < 20 * HANDOVER_MS, "never taken");
+        if !taken.is_empty() {
+            break taken;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    assert_eq!((taken[0].job.id, taken[0].epoch), (job.job.id, job.epoch + 1), "whoever still has it loses it");
 }
 
 pub async fn a_page_holds_only_followers_that_want_the_kind(store: Shared) {

@@ -42,7 +42,6 @@ macro_rules! on_every_engine {
         }
 
         // MERGE: delete the next line when `store::sqlite::SqliteStore` exists. This is the only switch.
-        #[cfg(any())]
         mod sqlite {
             use std::sync::Arc;
 
@@ -73,6 +72,7 @@ on_every_engine! {
     freezing::a_repeated_step_changes_nothing_and_answers_the_same,
     freezing::a_step_is_lost_once_another_instance_owns_the_freeze,
     freezing::a_freeze_of_a_live_instance_is_not_taken,
+    freezing::an_own_freeze_lost_on_its_way_is_taken_unless_it_runs,
     freezing::a_page_holds_only_followers_that_want_the_kind,
     freezing::a_fanout_without_followers_is_complete_after_its_last_step,
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
