@@ -134,7 +134,8 @@ pub struct Settings {
     pub tls: bool,
     /// The one project that exists.
     pub project: String,
-    /// Announced to HTTP/2 clients as the most concurrent streams per connection; FCM says 100.
+    /// Announced to HTTP/2 clients as the most concurrent streams per connection; FCM says 100. Streams over it are
+    /// refused below the emulator's sight: neither in the log nor in any count.
     pub max_streams: u32,
     /// Also appends the log to this file, NDJSON.
     pub log_file: Option<PathBuf>,
