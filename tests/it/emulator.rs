@@ -1,6 +1,8 @@
 //! The emulator as a client sees it that knows nothing of it: every answer, OAuth, quota, latency, streams, TLS, and
 //! that its log and counts say what was sent. Raw HTTP clients only; the sender has its own tests.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -723,6 +725,12 @@ async fn stopping_ends_connections_and_keeps_the_log() {
     assert!(timeout(LONG, hanging).await.unwrap().unwrap().is_err(), "the stream ends with its connection");
     assert!(TcpStream::connect(emulator.addr()).await.is_err(), "nobody listens any more");
     assert_eq!((emulator.log().len(), emulator.stats().connections_open), (1, 0));
+    let streams_end = async {
+        while emulator.stats().streams_open > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, streams_end).await.expect("no stream outlives its connection");
 }
 
 #[tokio::test]
