@@ -105,36 +105,33 @@ fn settings(args: &EmulatorArgs) -> Settings {
     }
 }
 
-/// What to do now, with commands that work as they stand once the files are where they say.
+/// What to do now, with commands that work as they stand.
 fn welcome(emulator: &Emulator, args: &EmulatorArgs) -> String {
     let endpoint = emulator.endpoint();
-    let key = args.write_key.as_deref().unwrap_or(Path::new("key.json")).display().to_string();
-    let ca = args.ca_out.as_deref().unwrap_or(Path::new("ca.pem")).display().to_string();
-    let trust = if args.tls { "-k " } else { "" };
-    let mut text = format!("FCM emulator for project `{}` on {endpoint}\n\n", emulator.project());
-    // Writing to a string cannot fail.
+    let key = args.write_key.as_deref().unwrap_or(Path::new("key.json")).display();
+    let ca = args.ca_out.as_deref().unwrap_or(Path::new("ca.pem")).display();
+    let curl = if args.tls { "curl -sk" } else { "curl -s" };
+    let mut lines = vec![format!("FCM emulator for project `{}` on {endpoint}\n", emulator.project())];
     if args.write_key.is_none() {
-        let _ = writeln!(text, "get its key:   curl -s {trust}{endpoint}/emulator/key.json -o {key}");
+        lines.push(format!("get its key:    {curl} {endpoint}/emulator/key.json -o {key}"));
     }
     if args.tls && args.ca_out.is_none() {
-        let _ = writeln!(text, "and authority: curl -s {trust}{endpoint}/emulator/ca.pem -o {ca}");
+        lines.push(format!("and authority:  {curl} {endpoint}/emulator/ca.pem -o {ca}"));
     }
-    let _ = writeln!(text, "point a service at it:");
-    let _ = writeln!(text, "  export GOOGLE_APPLICATION_CREDENTIALS={key} FANFARE__FCM__ENDPOINT={endpoint}");
+    lines
+        .push(format!("point to it:    export FANFARE__FCM__ENDPOINT={endpoint} GOOGLE_APPLICATION_CREDENTIALS={key}"));
     if args.tls {
-        let _ = writeln!(text, "  export FANFARE__FCM__CA_FILE={ca}");
+        lines.push(format!("                export FANFARE__FCM__CA_FILE={ca}"));
     }
-    let _ = writeln!(text, "see what came: curl -s {trust}{endpoint}/emulator/stats");
-    let _ = writeln!(text, "               curl -s {trust}{endpoint}/emulator/log");
-    let _ = writeln!(
-        text,
-        "break it:      curl -s {trust}{endpoint}/emulator/control -d '{{\"rules\":[{{\"prefix\":\"\",\"answer\":\"unavailable\"}}]}}'"
+    lines.push(format!("see what came:  {curl} {endpoint}/emulator/stats"));
+    lines.push(format!("                {curl} {endpoint}/emulator/log"));
+    let outage = r#"{"rules":[{"prefix":"","answer":"unavailable"}]}"#;
+    lines.push(format!("make an outage: {curl} {endpoint}/emulator/control -d '{outage}'"));
+    lines.push(format!("end it:         {curl} {endpoint}/emulator/control -d '{{\"clear_rules\":true}}'"));
+    lines.push(
+        "\nFaults by device token: dead-1, quota-3-1, flakyhang-1 ... (--help lists them). Ctrl-C ends it.\n".into(),
     );
-    let _ = writeln!(
-        text,
-        "\nFaults by device token: `dead-1`, `quota-3-1`, `flakyhang-1` ... (--help lists them). Ctrl-C ends it."
-    );
-    text
+    lines.join("\n")
 }
 
 fn after_help() -> String {

@@ -28,8 +28,8 @@ pub(super) enum Wire {
     Error(u16, &'static str, &'static str, &'static [Detail]),
     /// A status with a body that is not the envelope: content type, text.
     Raw(u16, &'static str, &'static str),
-    /// A status with a text repeated that often.
-    Repeat(u16, &'static str, usize),
+    /// A status with a text repeated that often: content type, text, times.
+    Repeat(u16, &'static str, &'static str, usize),
     /// RST_STREAM; on HTTP/1.1 the connection closes without an answer.
     Reset(Reason),
     /// Nothing, until the client gives up.
@@ -199,8 +199,8 @@ pub(super) const ANSWERS: &[Answer] = &[
     row("html502", "502 with an HTML page", Raw(502, HTML, PAGE)),
     row("html503", "503 with an HTML page", Raw(503, HTML, PAGE)),
     row("html504", "504 with an HTML page", Raw(504, HTML, PAGE)),
-    row("huge502", "502 with 1.2 MB of HTML", Repeat(502, "<p>sorry</p>", 100_000)),
-    row("deep200", "200 with JSON 10,000 arrays deep", Repeat(200, "[", 10_000)),
+    row("huge502", "502 with 1.2 MB of HTML", Repeat(502, HTML, "<p>sorry</p>", 100_000)),
+    row("deep200", "200 with JSON 10,000 arrays deep", Repeat(200, JSON, "[", 10_000)),
     row("empty200", "200 with an empty body", Raw(200, JSON, "")),
     row("empty401", "401 with an empty body", Raw(401, JSON, "")),
     row("empty404", "404 with an empty body", Raw(404, JSON, "")),

@@ -6,61 +6,22 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::EmulatorError;
-use super::answer::AnswerId;
+use super::answer::{AnswerId, Wire};
+use super::conduct::{Conduct, Control};
 use super::log::{Line, Log, LogEntry};
 use super::message::Message;
 use super::oauth::AccessTokens;
 use super::quota::Quota;
-use super::script::{Play, Rule, choose};
+use super::script::{Play, choose};
 use super::stats::{Counters, Gauge, Stats};
-
-/// A change of conduct, at start or while it runs; what is absent stays as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Control {
-    /// Before every answer, ms.
-    pub latency_ms: Option<u64>,
-    /// On top of it, evenly spread between 0 and this, ms.
-    pub jitter_ms: Option<u64>,
-    /// Quota of the project; 0 = none.
-    pub quota_per_s: Option<u32>,
-    /// Quota of the project; 0 = none.
-    pub quota_per_minute: Option<u32>,
-    /// Whether sends need a bearer token issued here.
-    pub check_auth: Option<bool>,
-    /// Of access tokens issued from now on, seconds.
-    pub token_lifetime_s: Option<u64>,
-    /// What the token endpoint answers, by name; `ok` = works.
-    pub oauth_answer: Option<String>,
-    /// Takes all rules away, before `rules` are added.
-    pub clear_rules: bool,
-    /// Added; one with the same prefix is replaced.
-    pub rules: Vec<Rule>,
-    /// Makes every access token issued so far worthless.
-    pub revoke: bool,
-    /// Starts log, counts and quota anew.
-    pub reset: bool,
-}
-
-/// What is in force.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Conduct {
-    latency_ms: u64,
-    jitter_ms: u64,
-    check_auth: bool,
-    token_lifetime_s: u64,
-    #[serde(skip)]
-    oauth_answer: AnswerId,
-    rules: Vec<Rule>,
-}
 
 /// One request, as far as the choice of the answer needs it.
 pub(super) struct Arrival<'a> {
@@ -101,23 +62,15 @@ pub(super) struct Book {
     pub(super) tls_failures: Gauge,
     pub(super) streams: Gauge,
     /// Only its peak counts: the most on one connection.
-    pub(super) connection_peak: std::sync::atomic::AtomicU32,
+    pub(super) connection_peak: AtomicU32,
 }
 
 impl Book {
     pub(super) fn new(file: Option<File>) -> Self {
-        let conduct = Conduct {
-            latency_ms: 0,
-            jitter_ms: 0,
-            check_auth: true,
-            token_lifetime_s: 3600,
-            oauth_answer: AnswerId::OK,
-            rules: Vec::new(),
-        };
         let inner = Inner {
             log: Log::default(),
             counters: Counters::default(),
-            conduct,
+            conduct: Conduct::default(),
             quota: Quota::new(0, 0),
             tokens: AccessTokens::default(),
             file,
@@ -131,7 +84,7 @@ impl Book {
             connections_opened: Gauge::default(),
             tls_failures: Gauge::default(),
             streams: Gauge::default(),
-            connection_peak: std::sync::atomic::AtomicU32::new(0),
+            connection_peak: AtomicU32::new(0),
         }
     }
 
@@ -155,9 +108,8 @@ impl Book {
         let mut inner = self.lock();
         let t_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let decision = inner.decide(arrival, t_ns);
-        let logged = inner.log.len() as u64;
-        drop(inner);
-        self.logged.send_replace(logged);
+        // Under the lock, or a smaller number could overwrite a larger one.
+        self.logged.send_replace(inner.log.len() as u64);
         decision
     }
 
@@ -196,7 +148,7 @@ impl Book {
             tls_failures: self.tls_failures.now(),
             streams_open: self.streams.now(),
             peak_streams: self.streams.peak(),
-            peak_streams_per_connection: self.connection_peak.load(std::sync::atomic::Ordering::Relaxed),
+            peak_streams_per_connection: self.connection_peak.load(Ordering::Relaxed),
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             ..inner.counters.stats()
         }
@@ -207,7 +159,6 @@ impl Book {
         let inner = self.lock();
         let (per_s, per_minute) = inner.quota.limits();
         let mut shown = serde_json::json!(inner.conduct);
-        shown["oauth_answer"] = inner.conduct.oauth_answer.answer().name.into();
         shown["quota_per_s"] = per_s.into();
         shown["quota_per_minute"] = per_minute.into();
         shown
@@ -215,12 +166,8 @@ impl Book {
 
     /// All of it or, when a name is unknown, nothing.
     pub(super) fn control(&self, change: &Control) -> Result<(), EmulatorError> {
-        for rule in &change.rules {
-            named(&rule.answer)?;
-        }
-        let oauth_answer = change.oauth_answer.as_deref().map(named).transpose()?;
         let mut inner = self.lock();
-        inner.conduct.apply(change, oauth_answer);
+        inner.conduct.apply(change)?;
         inner.limit(change);
         if change.revoke {
             inner.tokens = AccessTokens::default();
@@ -234,38 +181,12 @@ impl Book {
     }
 }
 
-fn named(name: &str) -> Result<AnswerId, EmulatorError> {
-    AnswerId::named(name).ok_or_else(|| EmulatorError::UnknownAnswer(name.to_owned()))
-}
-
-impl Conduct {
-    fn apply(&mut self, change: &Control, oauth_answer: Option<AnswerId>) {
-        self.latency_ms = change.latency_ms.unwrap_or(self.latency_ms);
-        self.jitter_ms = change.jitter_ms.unwrap_or(self.jitter_ms);
-        self.check_auth = change.check_auth.unwrap_or(self.check_auth);
-        self.token_lifetime_s = change.token_lifetime_s.unwrap_or(self.token_lifetime_s);
-        self.oauth_answer = oauth_answer.unwrap_or(self.oauth_answer);
-        if change.clear_rules {
-            self.rules.clear();
-        }
-        for rule in &change.rules {
-            self.rules.retain(|old| old.prefix != rule.prefix);
-            self.rules.push(rule.clone());
-        }
-    }
-
-    fn wait(&self, own: Duration) -> Duration {
-        let jitter = if self.jitter_ms == 0 { 0 } else { rand::random_range(0..=self.jitter_ms) };
-        own + Duration::from_millis(self.latency_ms + jitter)
-    }
-}
-
 impl Inner {
     fn decide(&mut self, arrival: &Arrival<'_>, t_ns: u64) -> Decision {
         let message = arrival.message;
         let attempt = self.log.attempt(&message.target, message.content);
         let play = self.play(arrival, attempt, t_ns);
-        let accepted = matches!(play.id.answer().wire, super::answer::Wire::Accept) && !message.dry_run;
+        let accepted = matches!(play.id.answer().wire, Wire::Accept) && !message.dry_run;
         let line = Line {
             t_ns,
             project: arrival.project,

@@ -96,7 +96,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
@@ -106,6 +106,7 @@ use tokio_util::task::TaskTracker;
 
 mod answer;
 mod book;
+mod conduct;
 mod log;
 mod message;
 mod oauth;
@@ -115,76 +116,15 @@ mod routes;
 mod schema;
 mod script;
 mod serve;
+mod settings;
 mod stats;
 mod tls;
 
-pub use book::Control;
+pub use conduct::Control;
 pub use log::LogEntry;
 pub use script::Rule;
+pub use settings::{EmulatorError, Settings};
 pub use stats::Stats;
-
-/// How to start an emulator.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Address of the listener; port 0 = a free one.
-    pub listen: SocketAddr,
-    /// Name or address clients reach it by, for certificate and URLs; absent = that of the listener.
-    pub host: Option<String>,
-    /// TLS with a certificate made at start, instead of plain HTTP.
-    pub tls: bool,
-    /// The one project that exists.
-    pub project: String,
-    /// Announced to HTTP/2 clients as the most concurrent streams per connection; FCM says 100.
-    pub max_streams: u32,
-    /// Also appends the log to this file, NDJSON.
-    pub log_file: Option<PathBuf>,
-    /// Latency, quota, rules and so on to begin with.
-    pub control: Control,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            host: None,
-            tls: false,
-            project: "demo-project".to_owned(),
-            max_streams: 100,
-            log_file: None,
-            control: Control::default(),
-        }
-    }
-}
-
-/// Why an emulator did not start, or a change was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum EmulatorError {
-    /// The address is taken or not ours.
-    #[error("cannot listen on {addr}: {source}")]
-    Listen {
-        /// As configured.
-        addr: SocketAddr,
-        /// From the operating system.
-        source: std::io::Error,
-    },
-    /// The log file cannot be appended to.
-    #[error("cannot append to the log file {}: {source}", path.display())]
-    LogFile {
-        /// As configured.
-        path: PathBuf,
-        /// From the operating system.
-        source: std::io::Error,
-    },
-    /// A key or certificate could not be made, for instance because `host` is no valid name.
-    #[error("cannot make a key or certificate: {0}")]
-    Certificate(#[from] rcgen::Error),
-    /// The certificate that was made cannot be used.
-    #[error("cannot set up TLS: {0}")]
-    Tls(#[from] rustls::Error),
-    /// No built-in answer of this name.
-    #[error("there is no answer `{0}`; GET /emulator/answers lists them")]
-    UnknownAnswer(String),
-}
 
 /// Name and meaning of every built-in answer.
 pub fn answers() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -201,7 +141,7 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Starts it on the caller's runtime; it listens when this returns.
+    /// Starts it on the caller's runtime; it listens when this returns. Blocks while it makes an RSA key, 0.1 s or so.
     ///
     /// # Errors
     /// When it cannot listen, write its log file or make its keys, or when a rule names no answer.
@@ -209,7 +149,7 @@ impl Emulator {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(settings: Settings) -> Result<Self, EmulatorError> {
-        let file = settings.log_file.as_ref().map(open_log).transpose()?;
+        let file = settings.log_file.as_deref().map(open_log).transpose()?;
         let (listener, addr) = listen(settings.listen)?;
         let host = settings.host.unwrap_or_else(|| reachable(addr.ip()));
         let identity = if settings.tls { Some(tls::identity(names(&host))?) } else { None };
@@ -304,9 +244,9 @@ impl Drop for Emulator {
     }
 }
 
-fn open_log(path: &PathBuf) -> Result<File, EmulatorError> {
+fn open_log(path: &Path) -> Result<File, EmulatorError> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
-    opened.map_err(|source| EmulatorError::LogFile { path: path.clone(), source })
+    opened.map_err(|source| EmulatorError::LogFile { path: path.to_owned(), source })
 }
 
 fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), EmulatorError> {

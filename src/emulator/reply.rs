@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -23,6 +23,9 @@ pub(super) type Reply = Result<Response<Body>, h2::Error>;
 /// As Google labels its JSON.
 pub(super) const JSON: &str = "application/json; charset=UTF-8";
 
+/// From half a body to its reset.
+const CUT_AFTER: Duration = Duration::from_millis(50);
+
 /// Plays an answer; `retry_after` in seconds, `name` of the message for those that accept it.
 pub(super) async fn play(answer: &Answer, retry_after: Option<u32>, name: &str) -> Reply {
     let mut response = match answer.wire {
@@ -31,14 +34,11 @@ pub(super) async fn play(answer: &Answer, retry_after: Option<u32>, name: &str) 
             text(status, JSON, envelope(status, grpc, words, details.iter().map(|d| detail(*d)).collect()))
         }
         Wire::Raw(status, kind, body) => text(status, kind, body),
-        Wire::Repeat(status, body, times) => text(status, JSON, body.repeat(times)),
+        Wire::Repeat(status, kind, body, times) => text(status, kind, body.repeat(times)),
         Wire::Reset(reason) => return Err(reason.into()),
         Wire::Hang => return std::future::pending().await,
         Wire::Stall => streamed(futures_util::stream::pending()),
-        Wire::Cut => streamed(futures_util::stream::iter([
-            Ok(Frame::data(Bytes::from_static(b"{\"name\":\"projects/"))),
-            Err(h2::Reason::INTERNAL_ERROR.into()),
-        ])),
+        Wire::Cut => streamed(cut()),
     };
     for (name, value) in answer.headers {
         response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -77,11 +77,22 @@ pub(super) fn text(status: u16, kind: &'static str, body: impl Into<Bytes>) -> R
 /// 200 with a body that comes in pieces.
 pub(super) fn streamed<S>(frames: S) -> Response<Body>
 where
-    S: futures_util::Stream<Item = Result<Frame<Bytes>, h2::Error>> + Send + 'static,
+    S: Stream<Item = Result<Frame<Bytes>, h2::Error>> + Send + 'static,
 {
     let mut response = Response::new(StreamBody::new(frames.boxed()).boxed_unsync());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
+}
+
+/// Half a body, then the reset. It has to wait for the half to leave: what is still queued when a stream is reset is
+/// thrown away.
+fn cut() -> impl Stream<Item = Result<Frame<Bytes>, h2::Error>> {
+    let half = Frame::data(Bytes::from_static(b"{\"name\":\"projects/"));
+    let reset = async {
+        tokio::time::sleep(CUT_AFTER).await;
+        Err(h2::Reason::INTERNAL_ERROR.into())
+    };
+    futures_util::stream::iter([Ok(half)]).chain(futures_util::stream::once(reset))
 }
 
 const BAD_REQUEST: &str = "type.googleapis.com/google.rpc.BadRequest";

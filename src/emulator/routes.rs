@@ -12,7 +12,8 @@ use hyper::body::{Frame, Incoming};
 use serde_json::json;
 
 use super::answer::{ANSWERS, AnswerId};
-use super::book::{Arrival, Book, Control};
+use super::book::{Arrival, Book};
+use super::conduct::Control;
 use super::message::{self, Message};
 use super::oauth::{Account, Refusal};
 use super::reply::{self, Body, JSON, Reply};

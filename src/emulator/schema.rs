@@ -125,7 +125,8 @@ pub(super) fn check(request: &Value) -> Result<(), Fault> {
 
 /// The value of a field under either of its spellings.
 pub(super) fn get<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    object.iter().find(|(key, value)| spelt(name, key) && !value.is_null()).map(|(_, value)| value)
+    let camel = || object.iter().find(|(key, _)| camel_case(name, key)).map(|(_, value)| value);
+    object.get(name).or_else(camel).filter(|value| !value.is_null())
 }
 
 /// Whole seconds of a proto-JSON duration, `"3.5s"`; fractions are dropped.
@@ -191,8 +192,13 @@ fn string_map(value: &Value) -> Result<(), Fault> {
 
 /// Whether `key` is `name` in snake case or in camel case; proto-JSON takes both.
 fn spelt(name: &str, key: &str) -> bool {
-    if name == key {
-        return true;
+    name == key || camel_case(name, key)
+}
+
+fn camel_case(name: &str, key: &str) -> bool {
+    // Nearly every key is out by its first letter, and this runs for each field of each request.
+    if name.as_bytes().first() != key.as_bytes().first() || !name.contains('_') {
+        return false;
     }
     let mut letters = key.chars();
     let mut upper = false;

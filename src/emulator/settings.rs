@@ -1,0 +1,71 @@
+//! Owns what an emulator is started with, and why it may not start.
+//! Must never know: how it works.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use super::Control;
+
+/// How to start an emulator.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Address of the listener; port 0 = a free one.
+    pub listen: SocketAddr,
+    /// Name or address clients reach it by, for certificate and URLs; absent = that of the listener.
+    pub host: Option<String>,
+    /// TLS with a certificate made at start, instead of plain HTTP.
+    pub tls: bool,
+    /// The one project that exists.
+    pub project: String,
+    /// Announced to HTTP/2 clients as the most concurrent streams per connection; FCM says 100. Streams over it are
+    /// refused below the emulator's sight: neither in the log nor in any count.
+    pub max_streams: u32,
+    /// Also appends the log to this file, NDJSON.
+    pub log_file: Option<PathBuf>,
+    /// Latency, quota, rules and so on to begin with.
+    pub control: Control,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            host: None,
+            tls: false,
+            project: "demo-project".to_owned(),
+            max_streams: 100,
+            log_file: None,
+            control: Control::default(),
+        }
+    }
+}
+
+/// Why an emulator did not start, or a change was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum EmulatorError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {addr}: {source}")]
+    Listen {
+        /// As configured.
+        addr: SocketAddr,
+        /// From the operating system.
+        source: std::io::Error,
+    },
+    /// The log file cannot be appended to.
+    #[error("cannot append to the log file {}: {source}", path.display())]
+    LogFile {
+        /// As configured.
+        path: PathBuf,
+        /// From the operating system.
+        source: std::io::Error,
+    },
+    /// A key or certificate could not be made, for instance because `host` is no valid name.
+    #[error("cannot make a key or certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// The certificate that was made cannot be used.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// No built-in answer of this name.
+    #[error("there is no answer `{0}`; GET /emulator/answers lists them")]
+    UnknownAnswer(String),
+}
