@@ -74,7 +74,7 @@ macro_rules! on {
     }};
 }
 
-/// As [`on`], and when the caller is gone by then, the answer's contents are handed back.
+/// As `on`, and when the caller is gone by then, what the answer would have made it own is handed back.
 macro_rules! on_or {
     ($pool:expr, $operation:literal, |$p:ident| $call:expr, |$value:ident| $back:expr) => {{
         let ($p, back) = ($pool.clone(), $pool.clone());
@@ -83,7 +83,7 @@ macro_rules! on_or {
             let $p = back;
             if let Err(fault) = $back.await {
                 let error = explain($operation, fault);
-                tracing::warn!(target: "fanfare::store", operation = $operation, %error, "nothing was handed back");
+                tracing::warn!(target: "fanfare::store", operation = $operation, %error, "could not hand back");
             }
         };
         detached_or(work, give_back).await

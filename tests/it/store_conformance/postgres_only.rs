@@ -54,16 +54,18 @@ async fn cancelled_callers_leave_no_open_transaction() {
         let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 13) * 150), put).await;
         let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 11) * 100), store.settle(id)).await;
     }
-    // The pools are closed only when all work that was handed over has ended.
     let mut connection = database.connection().await;
     for i in 0..8 {
         store.put_device(device(&format!("after-{i}"), &format!("after-{i}"))).await.unwrap();
     }
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
                 AND state = 'active'";
-    while sqlx::query_scalar::<_, i64>(busy).fetch_one(&mut connection).await.unwrap() > 0 {
-        tokio::task::yield_now().await;
-    }
+    let idle = async {
+        while sqlx::query_scalar::<_, i64>(busy).fetch_one(&mut connection).await.unwrap() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of all work", idle).await;
     let open = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
     let mut seen = i64::MAX;
@@ -86,24 +88,30 @@ async fn what_a_cancelled_caller_would_have_owned_is_handed_back() {
     let mut post = store.accept(gone, posted("evt", Class::Urgent, 1));
     assert!(futures_util::poll!(post.as_mut()).is_pending());
     drop(post);
-    let job = loop {
-        if let Some(job) = store.take_freezes(heir, 1).await.unwrap().pop() {
-            break job;
+    let handed_back = async {
+        loop {
+            if let Some(job) = store.take_freezes(heir, 1).await.unwrap().pop() {
+                break job;
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
     };
+    let job = soon("the freeze", handed_back).await;
     let keys = followers(&store, "evt", 2).await;
     store.freeze_step(whole(heir, &job, &keys, &[2])).await.unwrap();
     let mut claiming = store.claim(ClaimRequest { boot: gone, want: 1, more_urgent_than: None });
     assert!(futures_util::poll!(claiming.as_mut()).is_pending());
     drop(claiming);
     // The cancelled claim may not have begun yet; whoever comes first, the chunk is nobody's in the end but ours.
-    let chunk = loop {
-        if let Some(chunk) = claim(&store, heir, 1).await.pop() {
-            break chunk;
+    let handed_back = async {
+        loop {
+            if let Some(chunk) = claim(&store, heir, 1).await.pop() {
+                break chunk;
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
     };
+    let chunk = soon("the chunk", handed_back).await;
     assert!(store.flush(delivered(&chunk)).await.unwrap()[0].owned);
     store.close().await;
 }
@@ -165,10 +173,13 @@ async fn waits_for_a_lock(connection: &mut PgConnection) {
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     // Statistics are fixed for a transaction once read.
     let forget = "SELECT pg_stat_clear_snapshot()";
-    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() == 0 {
-        sqlx::query(forget).execute(&mut *connection).await.unwrap();
-        tokio::task::yield_now().await;
-    }
+    let waits = async {
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() == 0 {
+            sqlx::query(forget).execute(&mut *connection).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the wait for a lock", waits).await;
 }
 
 #[tokio::test]
@@ -281,13 +292,16 @@ async fn a_flush_is_a_heap_only_update() {
     store.close().await;
     let mut connection = database.connection().await;
     let counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'chunk'";
-    let (updates, hot) = loop {
-        // A session reports its statistics when it ends.
-        let seen: (i64, i64) = sqlx::query_as(counts).fetch_one(&mut connection).await.unwrap();
-        if seen.0 >= 31 {
-            break seen;
+    // A session reports its statistics when it ends.
+    let reported = async {
+        loop {
+            let seen: (i64, i64) = sqlx::query_as(counts).fetch_one(&mut connection).await.unwrap();
+            if seen.0 >= 31 {
+                break seen;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
     };
+    let (updates, hot) = soon("the statistics of the sessions", reported).await;
     assert!(updates - hot <= 1, "only the claim changes an indexed column: {hot} of {updates}");
 }
