@@ -3,7 +3,11 @@
 //!
 //! No database future is ever dropped: a dropped `begin()` returns its connection inside an open transaction
 //! (transact-rs/sqlx#4393). Every method of an implementation therefore runs in a task of its own
-//! and the caller awaits the handle.
+//! and the caller awaits the handle. A cancelled caller of [`Store::accept`], [`Store::take_freezes`],
+//! [`Store::freeze_step`] or [`Store::claim`] owns nothing afterwards: what it would have owned is handed back.
+//!
+//! [`StoreError::Unavailable`] can mean that the database did what was asked and its answer was lost. Every method may
+//! be called again then; but what a lost answer made this instance own is free only when its lease ends.
 
 mod detached;
 mod facts;
@@ -54,9 +58,10 @@ pub trait Store: Send + Sync + 'static {
     /// Says this instance lives, for `lease_ms` from the database's now. Also frees what instances whose lease
     /// has expired held: their chunks become open with epoch + 1 and `unclean`, their fan-outs count `interrupted`;
     /// a chunk taken over `MAX_TAKEOVERS` times without progress is set aside; their freezes may be taken.
+    /// An owner that never sent a heartbeat counts as lost: the first one goes before the first accept or claim.
     async fn heartbeat(&self, boot: BootId, lease_ms: i64) -> Result<Heartbeat, StoreError>;
 
-    /// Ends this instance's lease and hands back its chunks and freezes, not as unclean.
+    /// Ends this instance's lease, forgets it, and hands back its chunks and freezes, not as unclean.
     async fn leave(&self, boot: BootId) -> Result<(), StoreError>;
 
     /// Commits an event and its fan-out, the freeze leased to `boot`, in one transaction.
@@ -82,7 +87,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`FreezeReply::Lost`] when another instance owns the freeze now, or the fan-out was cancelled.
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError>;
 
-    /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now.
+    /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now. The `maybe` of a
+    /// chunk that was ever lost uncleanly is everyone without an outcome.
     /// With `class_below` only chunks of a class more urgent than that.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
 

@@ -1,1 +1,242 @@
-//! end_to_end
+//! One goal from the API to the last device, over real sockets, on every combination of databases and Redis: the line,
+//! the API and the emulator's own log must agree to the last count.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fanfare::emulator::{Control, Settings};
+use fanfare::wire::Fanout;
+
+use super::harness::logs::{Event, logs};
+use super::harness::service::{Database, Service, World, device_id};
+
+/// How many followers begin with which token, and what must become of them.
+const MIX: &[(&str, usize, &str)] = &[
+    ("ok", 2285, "delivered"),
+    ("flaky503", 20, "delivered"),
+    ("flakyrefused", 10, "delivered"),
+    ("flakyreset", 5, "delivered"),
+    ("dead", 12, "token_dead"),
+    ("dead404apns", 4, "token_dead"),
+    ("apnsgone", 4, "token_dead"),
+    ("invalid-field", 8, "token_invalid"),
+    ("suspect", 6, "token_invalid"),
+    ("foreign", 5, "token_foreign"),
+    ("payload", 4, "payload"),
+    ("badjson", 2, "payload"),
+    ("iam", 3, "credential"),
+    ("noproject", 2, "credential"),
+    ("thirdparty", 3, "credential"),
+    ("expired401", 2, "credential"),
+    ("unavailable", 6, "transient"),
+    ("internal", 3, "transient"),
+    ("html502", 2, "transient"),
+    ("hang", 3, "unconfirmed"),
+    ("reset", 3, "unconfirmed"),
+    ("empty200", 2, "protocol"),
+    ("noname200", 2, "protocol"),
+    ("nonstring200", 2, "protocol"),
+    ("html404", 2, "protocol"),
+    ("truncated", 2, "protocol"),
+    ("redirect302", 2, "protocol"),
+    ("oversize413", 2, "protocol"),
+    ("quota-60", 1, "expired"),
+    ("deleted", 10, "gone"),
+];
+
+const RECIPIENTS: usize = 2417;
+
+fn expected() -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    for (_, n, outcome) in MIX {
+        *counts.entry(*outcome).or_default() += *n as u64;
+    }
+    counts
+}
+
+/// Tokens in an order that spreads every kind; those to be deleted come last, into the last chunk.
+fn tokens(run: &str) -> Vec<String> {
+    let mut all: Vec<(u64, String)> = Vec::new();
+    for (kind, n, outcome) in MIX {
+        for i in 0..*n {
+            let token = format!("{kind}-{run}-{i}");
+            let place = if *outcome == "gone" { u64::MAX } else { scramble(&token) };
+            all.push((place, token));
+        }
+    }
+    all.sort();
+    all.into_iter().map(|(_, token)| token).collect()
+}
+
+fn scramble(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)) >> 1
+}
+
+async fn line_of(fanout: &Fanout) -> Event {
+    let id = fanout.id.clone();
+    let event = fanout.event_id.clone();
+    let ours = move |e: &Event| e.is("fanfare::fanout", "fanout_id", &id) && e.is("fanfare::fanout", "event_id", &event);
+    let found = logs().wait_for(1, ours).await;
+    assert_eq!(found.len(), 1, "one line per fan-out");
+    assert_eq!(found[0].message, "fan-out finished");
+    found[0].clone()
+}
+
+async fn every_outcome(database: Database, redis: bool, run: &str) {
+    let mut world = World::new(database, redis).await;
+    world.emulate(Control { latency_ms: Some(20), jitter_ms: Some(10), ..Control::default() });
+    world.set("FCM__ATTEMPT_TIMEOUT_MS", 1500);
+    world.set("FCM__STALL_AFTER_MS", 500);
+    let service = world.serve().await;
+    let tokens = tokens(run);
+    assert_eq!(tokens.len(), RECIPIENTS);
+    service.follow(run, &tokens).await;
+
+    let id = service.goal(&format!("evt-{run}"), run, 25).await;
+    let gone: Vec<usize> = (0..RECIPIENTS).filter(|i| tokens[*i].starts_with("deleted")).collect();
+    for i in gone {
+        service.client.delete_device(&device_id(run, i)).await.unwrap();
+    }
+    let fanout = service.settled(&id).await;
+
+    let found: BTreeMap<&str, u64> =
+        fanout.outcomes.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (name.as_str(), *n)).collect();
+    assert_eq!(found, expected());
+    assert_eq!(fanout.recipients, RECIPIENTS as u64);
+    assert_eq!((fanout.delivered + fanout.failed, fanout.pending), (fanout.recipients, 0));
+
+    the_line_says_the_same(&fanout).await;
+    the_emulator_counted_the_same(&world, &fanout, &tokens);
+    let mode = match (database, redis) {
+        (_, true) => "shared",
+        (Database::Sqlite, false) => "single",
+        (Database::Postgres, false) => "split",
+    };
+    assert_eq!((fanout.ceiling.mode.as_str(), fanout.ledger.as_str()), (mode, "exact"));
+    the_dead_are_not_sent_to_again(&service, run).await;
+    assert_eq!(service.client.fanout(&id, std::time::Duration::ZERO).await.unwrap(), fanout, "settled for good");
+    service.stop().await.unwrap();
+}
+
+async fn the_line_says_the_same(fanout: &Fanout) {
+    let line = line_of(fanout).await;
+    for (outcome, n) in &fanout.outcomes {
+        assert_eq!(line.number(outcome), *n, "{outcome}");
+    }
+    let numbers = [
+        ("recipients", fanout.recipients),
+        ("delivered", fanout.delivered),
+        ("failed", fanout.failed),
+        ("attempts", fanout.attempts),
+        ("retried", fanout.retried),
+        ("throttled", fanout.throttled),
+        ("unprocessed", fanout.unprocessed),
+        ("unsent", fanout.unsent),
+        ("reauthed", fanout.reauthed),
+        ("stalled", fanout.stalled),
+        ("slowest_send_ms", fanout.slowest_send_ms),
+    ];
+    for (field, n) in numbers {
+        assert_eq!(line.number(field), n, "{field}");
+    }
+}
+
+/// Law 2: `attempts - unsent - unprocessed` are the requests the provider counted; and nobody got it twice.
+fn the_emulator_counted_the_same(world: &World, fanout: &Fanout, tokens: &[String]) {
+    let stats = world.emulator.stats();
+    assert_eq!(fanout.attempts - fanout.unsent - fanout.unprocessed, stats.requests, "{fanout:?} {stats:?}");
+    assert_eq!(fanout.unprocessed, stats.refused);
+    assert_eq!(fanout.delivered, stats.distinct_accepted);
+    assert_eq!(stats.duplicates_accepted, 0);
+    let mut attempts: HashMap<&str, u32> = HashMap::new();
+    let log = world.emulator.log();
+    for entry in &log {
+        *attempts.entry(entry.token.as_str()).or_default() += 1;
+    }
+    for token in tokens {
+        let sent = attempts.get(token.as_str()).copied().unwrap_or(0);
+        let kind = token.split('-').next().unwrap();
+        let most = match kind {
+            "deleted" => 0,
+            "ok" | "dead" | "dead404apns" | "apnsgone" | "foreign" => 1,
+            _ => 4,
+        };
+        assert!(sent <= most && (sent > 0 || kind == "deleted"), "{token}: {sent} attempts");
+    }
+}
+
+async fn the_dead_are_not_sent_to_again(service: &Service, run: &str) {
+    let again = service.goal(&format!("again-{run}"), run, 5).await;
+    let fanout = service.settled(&again).await;
+    let judged: u64 = ["token_dead", "token_invalid", "token_foreign", "gone"].iter().map(|o| expected()[o]).sum();
+    assert_eq!(fanout.recipients, RECIPIENTS as u64 - judged);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_outcome_on_sqlite_alone() {
+    every_outcome(Database::Sqlite, false, "s0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_outcome_on_sqlite_with_redis() {
+    every_outcome(Database::Sqlite, true, "s1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_outcome_on_postgres_alone() {
+    every_outcome(Database::Postgres, false, "p0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_outcome_on_postgres_with_redis() {
+    every_outcome(Database::Postgres, true, "p1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_goal_over_tls_with_an_authority_of_ones_own() {
+    let world = World::with(Database::Sqlite, false, Settings { tls: true, ..Settings::default() }).await;
+    assert!(world.emulator.endpoint().starts_with("https://"));
+    let service = world.serve().await;
+    service.follow("tls", &(0..40).map(|i| format!("ok-tls-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-tls", "tls", 60).await).await;
+    assert_eq!((fanout.delivered, fanout.attempts), (40, 40));
+    let stats = world.emulator.stats();
+    assert_eq!((stats.requests, stats.tls_failures), (40, 0));
+    service.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_goal_nobody_follows_is_settled_with_its_line() {
+    for database in [Database::Sqlite, Database::Postgres] {
+        let world = World::new(database, false).await;
+        let service = world.serve().await;
+        let fanout = service.settled(&service.goal("evt-nobody", &format!("nobody-{database:?}"), 60).await).await;
+        assert_eq!((fanout.recipients, fanout.delivered, fanout.attempts), (0, 0, 0));
+        let id = fanout.match_id.clone();
+        let lines = logs().wait_for(1, |e| e.is("fanfare::fanout", "match_id", &id)).await;
+        assert_eq!(lines[0].number("recipients"), 0);
+        service.stop().await.unwrap();
+    }
+}
+
+/// A drain repeats nobody and loses nobody: what was not sent is sent by the next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_in_the_middle_repeats_nobody_and_loses_nobody() {
+    for database in [Database::Sqlite, Database::Postgres] {
+        let world = World::new(database, false).await;
+        world.emulate(Control { latency_ms: Some(30), ..Control::default() });
+        let first = world.serve().await;
+        let run = format!("drain-{database:?}");
+        first.follow(&run, &(0..1200).map(|i| format!("ok-{run}-{i}")).collect::<Vec<_>>()).await;
+        let id = first.goal(&format!("evt-{run}"), &run, 120).await;
+        world.emulator.logged(200).await;
+        first.stop().await.unwrap();
+        let sent = world.emulator.stats().accepted;
+        assert!((200..1200).contains(&sent), "{sent} sent before the drain ended");
+        let second = world.serve().await;
+        let fanout = second.settled(&id).await;
+        let stats = world.emulator.stats();
+        assert_eq!((fanout.delivered, stats.accepted, stats.duplicates_accepted), (1200, 1200, 0));
+        assert_eq!((fanout.attempts, fanout.ledger.as_str()), (1200, "exact"));
+        second.stop().await.unwrap();
+    }
+}

@@ -3,7 +3,8 @@
 
 use sqlx::PgPool;
 
-use super::fault::Fault;
+use super::fault::{Fault, explain};
+use super::now_ms;
 use super::rows::ClaimedRow;
 use crate::domain::batch::ClaimedChunk;
 use crate::domain::ids::{BootId, ChunkRef};
@@ -57,6 +58,9 @@ UPDATE chunk k SET state = 0, owner = NULL, not_before_ms = $5
 FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
 WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch AND k.state = 1 AND k.owner = $1";
 
+/// How long a chunk that does not parse is left alone.
+const DAMAGED_FOR_MS: i64 = 10_000;
+
 pub(super) async fn claim(pool: &PgPool, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
@@ -64,7 +68,7 @@ pub(super) async fn claim(pool: &PgPool, request: ClaimRequest) -> Result<Vec<Cl
         .bind(request.more_urgent_than.map(|class| class.code()))
         .fetch_all(pool)
         .await?;
-    ordered(rows)
+    readable(pool, request.boot, rows).await
 }
 
 pub(super) async fn of_a_step(pool: &PgPool, step: &FreezeStep, end: i32) -> Result<Vec<ClaimedChunk>, Fault> {
@@ -75,14 +79,35 @@ pub(super) async fn of_a_step(pool: &PgPool, step: &FreezeStep, end: i32) -> Res
         .bind(end)
         .fetch_all(pool)
         .await?;
-    ordered(rows)
+    readable(pool, step.boot, rows).await
 }
 
-/// `RETURNING` promises no order.
-fn ordered(rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
-    let mut chunks = rows.into_iter().map(ClaimedRow::parse).collect::<Result<Vec<_>, _>>()?;
+/// Chunks in their order (`RETURNING` promises none). One that does not parse is handed back for a while, so that it
+/// neither stays ours without anybody working on it nor keeps the others from being claimed; a newer build may read it.
+async fn readable(pool: &PgPool, boot: BootId, rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
+    let (mut chunks, mut damaged) = (Vec::new(), Vec::new());
+    for row in rows {
+        let hold = row.hold();
+        match row.parse() {
+            Ok(chunk) => chunks.push(chunk),
+            Err(fault) => damaged.push((hold, explain("claim", fault))),
+        }
+    }
     chunks.sort_by_key(|c| (c.class, c.rank, c.chunk));
+    if let Some((hold, error)) = damaged.first() {
+        tracing::warn!(target: "fanfare::store", fanout_id = %hold.0.fanout, chunk = hold.0.no, %error,
+            damaged = damaged.len(), "a chunk that does not parse was handed back");
+        let until = now_ms(pool).await? + DAMAGED_FOR_MS;
+        let holds: Vec<_> = damaged.iter().map(|(hold, _)| *hold).collect();
+        release(pool, boot, &holds, until).await?;
+    }
     Ok(chunks)
+}
+
+/// Hands back what a caller that is gone would have held.
+pub(super) async fn give_back(pool: &PgPool, boot: BootId, chunks: Vec<ClaimedChunk>) -> Result<(), Fault> {
+    let holds: Vec<_> = chunks.iter().map(|c| (c.chunk, c.epoch)).collect();
+    release(pool, boot, &holds, 0).await
 }
 
 pub(super) async fn release(

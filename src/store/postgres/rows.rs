@@ -78,6 +78,11 @@ pub(super) struct ClaimedRow {
 }
 
 impl ClaimedRow {
+    /// What the chunk is handed back by.
+    pub(super) fn hold(&self) -> (ChunkRef, i32) {
+        (chunk_ref(self.fanout_id, self.chunk_no), self.epoch)
+    }
+
     pub(super) fn parse(mut self) -> Result<ClaimedChunk, Fault> {
         let n = length(self.n)?;
         if self.keys.len() != n {

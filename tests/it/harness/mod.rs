@@ -3,3 +3,4 @@
 pub mod logs;
 pub mod postgres;
 pub mod redis;
+pub mod service;

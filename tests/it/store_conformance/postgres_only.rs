@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare::domain::batch::Class;
+use fanfare::domain::batch::{ClaimedChunk, Class};
 use fanfare::domain::outcome::Outcome::Delivered;
 use fanfare::store::postgres::{PostgresStore, STATEMENTS};
-use fanfare::store::{Store, StoreError};
+use fanfare::store::{ClaimRequest, Store, StoreError};
 use sqlx::{Connection, Executor, PgConnection};
 
 use super::world::*;
@@ -54,16 +54,18 @@ async fn cancelled_callers_leave_no_open_transaction() {
         let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 13) * 150), put).await;
         let _ = tokio::time::timeout(Duration::from_micros(u64::from(i % 11) * 100), store.settle(id)).await;
     }
-    // The pools are closed only when all work that was handed over has ended.
     let mut connection = database.connection().await;
     for i in 0..8 {
         store.put_device(device(&format!("after-{i}"), &format!("after-{i}"))).await.unwrap();
     }
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
                 AND state = 'active'";
-    while sqlx::query_scalar::<_, i64>(busy).fetch_one(&mut connection).await.unwrap() > 0 {
-        tokio::task::yield_now().await;
-    }
+    let idle = async {
+        while sqlx::query_scalar::<_, i64>(busy).fetch_one(&mut connection).await.unwrap() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of all work", idle).await;
     let open = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
     let mut seen = i64::MAX;
@@ -76,6 +78,73 @@ async fn cancelled_callers_leave_no_open_transaction() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(seen, 0, "a poisoned connection never leaves its transaction");
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_cancelled_caller_would_have_owned_is_handed_back() {
+    let (_database, store) = migrated(4).await;
+    let (gone, heir) = (instance(&store).await, instance(&store).await);
+    let mut post = store.accept(gone, posted("evt", Class::Urgent, 1));
+    assert!(futures_util::poll!(post.as_mut()).is_pending());
+    drop(post);
+    let handed_back = async {
+        loop {
+            if let Some(job) = store.take_freezes(heir, 1).await.unwrap().pop() {
+                break job;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let job = soon("the freeze", handed_back).await;
+    let keys = followers(&store, "evt", 2).await;
+    store.freeze_step(whole(heir, &job, &keys, &[2])).await.unwrap();
+    let mut claiming = store.claim(ClaimRequest { boot: gone, want: 1, more_urgent_than: None });
+    assert!(futures_util::poll!(claiming.as_mut()).is_pending());
+    drop(claiming);
+    // The cancelled claim may not have begun yet; whoever comes first, the chunk is nobody's in the end but ours.
+    let handed_back = async {
+        loop {
+            if let Some(chunk) = claim(&store, heir, 1).await.pop() {
+                break chunk;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let chunk = soon("the chunk", handed_back).await;
+    assert!(store.flush(delivered(&chunk)).await.unwrap()[0].owned);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others() {
+    let (database, store) = migrated(2).await;
+    let boot = instance(&store).await;
+    frozen(&store, boot, "evt", &[1, 1, 1]).await;
+    let mut connection = database.connection().await;
+    connection.execute("UPDATE device SET platform = 9 WHERE id = 'evt-1'").await.unwrap();
+    let numbers = |chunks: Vec<ClaimedChunk>| chunks.iter().map(|c| c.chunk.no).collect::<Vec<_>>();
+    assert_eq!(numbers(claim(&store, boot, 3).await), [0, 2]);
+    let owned = "SELECT count(*) FROM chunk WHERE state = 1";
+    assert_eq!(sqlx::query_scalar::<_, i64>(owned).fetch_one(&mut connection).await.unwrap(), 2);
+    assert_eq!(numbers(claim(&store, boot, 3).await), Vec::<i32>::new(), "left alone for a while");
+    connection.execute("UPDATE device SET platform = 1; UPDATE chunk SET not_before_ms = 0").await.unwrap();
+    assert_eq!(numbers(claim(&store, boot, 3).await), [1]);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_succeeds_though_a_lost_instance_cannot_be_buried() {
+    let (database, store) = migrated(2).await;
+    let (lost, heir) = (instance(&store).await, instance(&store).await);
+    one_chunk(&store, lost, "evt", 1).await;
+    lapse(&store, lost).await;
+    let mut blocker = database.connection().await;
+    let mut lock = blocker.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM chunk FOR UPDATE").execute(&mut *lock).await.unwrap();
+    assert_eq!(store.heartbeat(heir, 60_000).await.unwrap().freed_chunks, 0);
+    lock.rollback().await.unwrap();
+    assert_eq!(store.heartbeat(heir, 60_000).await.unwrap().freed_chunks, 1);
     store.close().await;
 }
 
@@ -104,10 +173,13 @@ async fn waits_for_a_lock(connection: &mut PgConnection) {
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     // Statistics are fixed for a transaction once read.
     let forget = "SELECT pg_stat_clear_snapshot()";
-    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() == 0 {
-        sqlx::query(forget).execute(&mut *connection).await.unwrap();
-        tokio::task::yield_now().await;
-    }
+    let waits = async {
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() == 0 {
+            sqlx::query(forget).execute(&mut *connection).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the wait for a lock", waits).await;
 }
 
 #[tokio::test]
@@ -220,13 +292,16 @@ async fn a_flush_is_a_heap_only_update() {
     store.close().await;
     let mut connection = database.connection().await;
     let counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'chunk'";
-    let (updates, hot) = loop {
-        // A session reports its statistics when it ends.
-        let seen: (i64, i64) = sqlx::query_as(counts).fetch_one(&mut connection).await.unwrap();
-        if seen.0 >= 31 {
-            break seen;
+    // A session reports its statistics when it ends.
+    let reported = async {
+        loop {
+            let seen: (i64, i64) = sqlx::query_as(counts).fetch_one(&mut connection).await.unwrap();
+            if seen.0 >= 31 {
+                break seen;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
     };
+    let (updates, hot) = soon("the statistics of the sessions", reported).await;
     assert!(updates - hot <= 1, "only the claim changes an indexed column: {hot} of {updates}");
 }

@@ -65,12 +65,21 @@ pub async fn instance(store: &Shared) -> BootId {
     boot
 }
 
+/// Awaits what must come, so that a test of something that never comes fails instead of hanging.
+pub async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    let limit = std::time::Duration::from_secs(60);
+    tokio::time::timeout(limit, event).await.unwrap_or_else(|_| panic!("{what} does not come"))
+}
+
 /// Lets the lease of an instance run out, by the database's own clock.
 pub async fn lapse(store: &Shared, boot: BootId) {
     let until = store.heartbeat(boot, 1).await.unwrap().now_ms + 1;
-    while store.now_ms().await.unwrap() <= until {
-        tokio::task::yield_now().await;
-    }
+    let over = async {
+        while store.now_ms().await.unwrap() <= until {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of the lease", over).await;
 }
 
 /// Registers `n` followers of `match:{id}`, devices `{id}-0` and so on.

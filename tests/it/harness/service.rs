@@ -1,0 +1,194 @@
+//! Owns a real service in this process: the whole app on free ports, over a real database, against an emulator.
+//! Must never know: what a test expects of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare::api::{Scope, keys};
+use fanfare::app::{App, RunError};
+use fanfare::client::Client;
+use fanfare::config::{Environment, load};
+use fanfare::emulator::{Control, Emulator, Settings};
+use fanfare::store::Store;
+use fanfare::wire::{EventRequest, Fanout};
+use secrecy::SecretString;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio_util::sync::CancellationToken;
+
+use super::postgres::TestDatabase;
+use super::redis::RedisServer;
+
+/// Which real parts a service runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Database {
+    Sqlite,
+    Postgres,
+}
+
+/// What outlives a service: database, Redis, emulator.
+pub struct World {
+    pub emulator: Emulator,
+    pub redis: Option<RedisServer>,
+    pub settings: Environment,
+    postgres: Option<TestDatabase>,
+    dir: tempfile::TempDir,
+    key: String,
+}
+
+impl World {
+    /// Everything but a service.
+    pub async fn new(database: Database, redis: bool) -> Self {
+        Self::with(database, redis, Settings::default()).await
+    }
+
+    /// The same with an emulator of one's own.
+    pub async fn with(database: Database, redis: bool, emulator: Settings) -> Self {
+        super::logs::logs();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let emulator = Emulator::start(emulator).unwrap();
+        let redis = if redis { Some(RedisServer::start().await) } else { None };
+        let postgres = if database == Database::Postgres { Some(TestDatabase::create().await) } else { None };
+        let (key, entry) = keys::generate("test", Scope::ALL).unwrap();
+        let url = match &postgres {
+            Some(postgres) => postgres.url.clone(),
+            None => format!("sqlite:{}", dir.path().join("fanfare.db").display()),
+        };
+        let mut settings: Environment = [
+            ("FANFARE__API__LISTEN", "127.0.0.1:0".to_owned()),
+            ("FANFARE__OPS__LISTEN", "127.0.0.1:0".to_owned()),
+            ("FANFARE__API__KEYS", entry),
+            ("FANFARE__DATABASE__URL", url),
+            ("FANFARE__FCM__ENDPOINT", emulator.endpoint().to_owned()),
+            ("FANFARE__FCM__CREDENTIALS", emulator.key_json()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        if let Some(redis) = &redis {
+            use secrecy::ExposeSecret;
+            settings.insert("FANFARE__REDIS__URL".into(), redis.url().expose_secret().to_owned());
+        }
+        if let Some(pem) = emulator.ca_pem() {
+            let path = dir.path().join("ca.pem");
+            std::fs::write(&path, pem).unwrap();
+            settings.insert("FANFARE__FCM__CA_FILE".into(), path.display().to_string());
+        }
+        let world = Self { emulator, redis, settings, postgres, dir, key };
+        if world.postgres.is_some() {
+            world.store().await.migrate().await.unwrap();
+        }
+        world
+    }
+
+    /// Sets a setting of services started from now on.
+    pub fn set(&mut self, name: &str, value: impl ToString) {
+        self.settings.insert(format!("FANFARE__{name}"), value.to_string());
+    }
+
+    /// Changes how the emulator behaves.
+    pub fn emulate(&self, change: Control) {
+        self.emulator.control(&change).unwrap();
+    }
+
+    /// The database beside the service. Not for SQLite while a service has it.
+    pub async fn store(&self) -> Arc<dyn Store> {
+        fanfare::app::open_store(&load(None, &self.settings).unwrap().config).await.unwrap()
+    }
+
+    /// A path in the world's own directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The key every call of the API needs.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Starts a service.
+    pub async fn serve(&self) -> Service {
+        let config = load(None, &self.settings).unwrap().serving().unwrap();
+        let app = App::build(config).await.unwrap_or_else(|error| panic!("{error}"));
+        let (api, ops) = (format!("http://{}", app.api_addr()), format!("http://{}", app.ops_addr()));
+        let drain = CancellationToken::new();
+        let client = Client::new(&api, SecretString::from(self.key.clone())).unwrap();
+        let task = tokio::spawn(app.run(drain.clone()));
+        Service { client, api, ops, drain, task }
+    }
+}
+
+/// A running service.
+pub struct Service {
+    pub client: Client,
+    pub api: String,
+    pub ops: String,
+    drain: CancellationToken,
+    task: tokio::task::JoinHandle<Result<(), RunError>>,
+}
+
+impl Service {
+    /// Drains it.
+    pub async fn stop(self) -> Result<(), RunError> {
+        self.drain.cancel();
+        self.task.await.unwrap()
+    }
+
+    /// Registers followers of `match:{match_id}` by their device tokens, in this order.
+    pub async fn follow(&self, match_id: &str, tokens: &[String]) {
+        let rows: Vec<String> = tokens.iter().enumerate().map(|(i, token)| row(match_id, i, token)).collect();
+        let rows = rows.into_iter().map(|line| Ok(bytes::Bytes::from(line)));
+        let answer = self.client.import(futures_util::stream::iter(rows.collect::<Vec<_>>())).await.unwrap();
+        assert_eq!((answer.imported, answer.rejected_total), (tokens.len() as u64, 0), "{:?}", answer.rejected);
+    }
+
+    /// Posts a goal and gives its fan-out's id.
+    pub async fn goal(&self, id: &str, match_id: &str, useful_for_s: u32) -> String {
+        self.client.post_event(&goal(id, match_id, useful_for_s)).await.unwrap().0.fanout_id
+    }
+
+    /// Waits until a fan-out is settled.
+    pub async fn settled(&self, id: &str) -> Fanout {
+        let begun = tokio::time::Instant::now();
+        loop {
+            let fanout = self.client.fanout(id, Duration::from_secs(5)).await.unwrap();
+            if fanout.settled_at.is_some() {
+                return fanout;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(150), "not settled: {fanout:?}");
+        }
+    }
+}
+
+/// The device id of the `i`-th follower of a match.
+pub fn device_id(match_id: &str, i: usize) -> String {
+    format!("{match_id}-{i}")
+}
+
+fn row(match_id: &str, i: usize, token: &str) -> String {
+    let platform = ["android", "ios", "web"][i % 3];
+    let locale = ["en", "pt-BR", "tr"][i / 3 % 3];
+    let device = serde_json::json!({
+        "id": device_id(match_id, i), "user_id": format!("user-{i}"), "token": token, "platform": platform,
+        "locale": locale, "follows": [format!("match:{match_id}")],
+    });
+    format!("{device}\n")
+}
+
+/// A goal.
+pub fn goal(id: &str, match_id: &str, useful_for_s: u32) -> EventRequest {
+    let fields = serde_json::json!({"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"});
+    EventRequest {
+        id: id.to_owned(),
+        kind: "goal".to_owned(),
+        match_id: match_id.to_owned(),
+        occurred_at: OffsetDateTime::now_utc().format(&Rfc3339).unwrap(),
+        subjects: vec![format!("match:{match_id}"), "team:ars".to_owned()],
+        fields: serde_json::from_value(fields).unwrap(),
+        data: [("deeplink".to_owned(), "app://match".into())].into(),
+        supersedes: None,
+        useful_for_s: Some(useful_for_s),
+    }
+}
