@@ -170,7 +170,7 @@ pub(super) const ANSWERS: &[Answer] = &[
     row("suspect", "400 FcmError INVALID_ARGUMENT that names nothing", Error(400, BAD, ASK, &[Fcm(BAD)])),
     row("foreign", "403 FcmError SENDER_ID_MISMATCH", Error(403, DENIED, "SenderId mismatch", &[Fcm("SENDER_ID_MISMATCH")])),
     row("payload", "400 FcmError INVALID_ARGUMENT with BadRequest message.android.ttl", Error(400, BAD, ASK, &[Fcm(BAD), Field("message.android.ttl")])),
-    row("badjson", "400 BadRequest message.data[0].value, no FcmError", Error(400, BAD, "Invalid value at 'message.data[0].value' (TYPE_STRING), 12", &[Field("message.data[0].value")])),
+    row("badjson", "400 BadRequest on a value of `data`, no FcmError", Error(400, BAD, "Invalid value at 'message.data[0].value' (TYPE_STRING), 12", &[Field("message.data[0].value")])),
     row("nodetails400", "400 without details", Error(400, BAD, ASK, &[])),
     row("iam", "403 without FcmError: the role is missing", Error(403, DENIED, "Permission 'cloudmessaging.messages.create' denied on resource '//cloudresourcemanager.googleapis.com/projects/p' (or it may not exist).", &[])),
     row("apidisabled", "403 without FcmError: the API is off", Error(403, DENIED, "Firebase Cloud Messaging API has not been used in project 1 before or it is disabled.", &[])),

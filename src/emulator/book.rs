@@ -134,6 +134,11 @@ impl Book {
         let _ = self.logged.subscribe().wait_for(|logged| *logged >= n).await;
     }
 
+    /// `seq` of the last entry.
+    pub(super) fn log_len(&self) -> u64 {
+        self.lock().log.len() as u64
+    }
+
     /// Up to `most` entries after `seq`.
     pub(super) fn log_after(&self, seq: u64, most: usize) -> Vec<LogEntry> {
         self.lock().log.after(seq, most).collect()

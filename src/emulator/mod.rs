@@ -44,7 +44,7 @@
 //! | `suspect-` | 400 FcmError INVALID_ARGUMENT that names nothing |
 //! | `foreign-` | 403 FcmError SENDER_ID_MISMATCH |
 //! | `payload-` | 400 FcmError INVALID_ARGUMENT with BadRequest message.android.ttl |
-//! | `badjson-` | 400 BadRequest message.data[0].value, no FcmError |
+//! | `badjson-` | 400 BadRequest on a value of `data`, no FcmError |
 //! | `nodetails400-` | 400 without details |
 //! | `iam-` | 403 without FcmError: the role is missing |
 //! | `apidisabled-` | 403 without FcmError: the API is off |

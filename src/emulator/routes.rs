@@ -136,16 +136,19 @@ fn show(shared: &Arc<Shared>, path: &str, query: &str) -> Response<Body> {
     }
 }
 
-/// The log as NDJSON, page by page, so that a long log neither holds the lock nor fills the memory.
+/// The log up to now as NDJSON, page by page, so that a long log neither holds the lock nor fills the memory.
 fn log(shared: Arc<Shared>, query: &str) -> Response<Body> {
     let since = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "since");
     let since = match since.map(|(_, value)| value.parse::<u64>()).transpose() {
         Ok(since) => since.unwrap_or(0),
         Err(fault) => return reply::text(400, JSON, json!({"error": format!("since: {fault}")}).to_string()),
     };
+    let end = shared.book.log_len();
     reply::streamed(futures_util::stream::unfold(since, move |seq| {
-        let page = shared.book.log_after(seq, LOG_PAGE);
-        std::future::ready(page.last().map(|last| last.seq).map(|last| (Ok(Frame::data(ndjson(&page))), last)))
+        let left = usize::try_from(end.saturating_sub(seq)).unwrap_or(usize::MAX);
+        let page = shared.book.log_after(seq, left.min(LOG_PAGE));
+        let last = page.last().map(|last| last.seq);
+        std::future::ready(last.map(|last| (Ok(Frame::data(ndjson(&page))), last)))
     }))
 }
 
