@@ -421,6 +421,10 @@ impl Dispatcher {
         let Some(chunk) = self.hand.remove(key) else {
             return;
         };
+        let id = chunk.meta.chunk.fanout;
+        if let Some(fan) = self.fans.get_mut(&id) {
+            self.outbox.part(id, fan.counters(&self.wiring.ceiling.snapshot()));
+        }
         let rest = match chunk.ending {
             Some(Ending::Lost) => return,
             Some(Ending::Release) => {
@@ -431,10 +435,6 @@ impl Dispatcher {
             None => Some(shelved(&chunk)),
         };
         let rest = rest.filter(|_| chunk.open() > 0);
-        let id = chunk.meta.chunk.fanout;
-        if let Some(fan) = self.fans.get_mut(&id) {
-            self.outbox.part(id, fan.counters(&self.wiring.ceiling.snapshot()));
-        }
         self.outbox.end(chunk.meta, ChunkEnd { chunk: chunk.meta.chunk, rest }, self.now);
     }
 

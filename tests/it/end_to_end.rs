@@ -81,7 +81,7 @@ async fn line_of(fanout: &Fanout) -> Event {
     found[0].clone()
 }
 
-async fn every_outcome(database: Database, redis: bool, run: &str) {
+async fn every_outcome(database: Database, redis: bool, run: &'static str) {
     let mut world = World::new(database, redis).await;
     world.emulate(Control { latency_ms: Some(20), jitter_ms: Some(10), ..Control::default() });
     world.set("FCM__ATTEMPT_TIMEOUT_MS", 1500);
@@ -91,7 +91,7 @@ async fn every_outcome(database: Database, redis: bool, run: &str) {
     assert_eq!(tokens.len(), RECIPIENTS);
     service.follow(run, &tokens).await;
 
-    let id = service.goal(&format!("evt-{run}"), run, 25).await;
+    let id = service.goal(&format!("evt-{run}"), run, 40).await;
     let gone: Vec<usize> = (0..RECIPIENTS).filter(|i| tokens[*i].starts_with("deleted")).collect();
     for i in gone {
         service.client.delete_device(&device_id(run, i)).await.unwrap();
@@ -158,6 +158,8 @@ fn the_emulator_counted_the_same(world: &World, fanout: &Fanout, tokens: &[Strin
         let most = match kind {
             "deleted" => 0,
             "ok" | "dead" | "dead404apns" | "apnsgone" | "foreign" => 1,
+            // The last ones without an answer are asked until their deadline: nobody else shows that the provider works.
+            "hang" | "reset" => 50,
             _ => 4,
         };
         assert!(sent <= most && (sent > 0 || kind == "deleted"), "{token}: {sent} attempts");
@@ -171,24 +173,19 @@ async fn the_dead_are_not_sent_to_again(service: &Service, run: &str) {
     assert_eq!(fanout.recipients, RECIPIENTS as u64 - judged);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_outcome_on_sqlite_alone() {
-    every_outcome(Database::Sqlite, false, "s0").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_outcome_on_sqlite_with_redis() {
-    every_outcome(Database::Sqlite, true, "s1").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_outcome_on_postgres_alone() {
-    every_outcome(Database::Postgres, false, "p0").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_outcome_on_postgres_with_redis() {
-    every_outcome(Database::Postgres, true, "p1").await;
+/// Side by side, since most of the time is spent waiting for the deadline of whoever is throttled until then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_outcome_is_counted_alike_by_line_api_and_emulator() {
+    let worlds = [
+        (Database::Sqlite, false, "sqlite-alone"),
+        (Database::Sqlite, true, "sqlite-redis"),
+        (Database::Postgres, false, "postgres-alone"),
+        (Database::Postgres, true, "postgres-redis"),
+    ];
+    let running = worlds.map(|(database, redis, run)| (run, tokio::spawn(every_outcome(database, redis, run))));
+    for (run, world) in running {
+        world.await.unwrap_or_else(|error| panic!("{run}: {error}"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -90,7 +90,7 @@ async fn what_a_cancelled_caller_would_have_owned_is_handed_back() {
     drop(post);
     let handed_back = async {
         loop {
-            if let Some(job) = store.take_freezes(heir, 1).await.unwrap().pop() {
+            if let Some(job) = store.take_freezes(heir, vec![], 1).await.unwrap().pop() {
                 break job;
             }
             tokio::task::yield_now().await;
