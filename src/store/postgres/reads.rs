@@ -28,6 +28,10 @@ macro_rules! view {
 
 pub(super) const VIEW: &str = view!("WHERE id = $1");
 
+/// For settling. Locked first, tested after: two instances that close the last two chunks at once would otherwise each
+/// see the other's chunk open, and nobody would settle.
+pub(super) const LOCKED: &str = view!("WHERE id = $1 FOR UPDATE");
+
 pub(super) const LIST: &str = view!(
     "WHERE ($1::smallint IS NULL OR state = $1) AND ($2::bigint IS NULL OR id < $2)
      ORDER BY id DESC LIMIT $3"

@@ -14,13 +14,6 @@ use crate::store::{SettleReply, Settled};
 /// Judging a third of a million devices takes longer than a statement otherwise may.
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
 
-/// Locked first, tested after: two instances that close the last two chunks at once would otherwise each see the
-/// other's chunk open, and nobody would settle.
-pub(super) const LOCKED: &str = "
-SELECT id, event_id, event_type, match_id, kind, parent, state, class, occurred_ms, accepted_ms, deadline_ms,
-       settled_ms, settled, interrupted
-FROM fanout WHERE id = $1 FOR UPDATE";
-
 pub(super) const UNFINISHED: &str = "
 SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state IN (0, 1)) AS open,
        EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 3) AS set_aside";
@@ -58,7 +51,7 @@ struct Unfinished {
 pub(super) async fn settle(pool: &PgPool, id: FanoutId) -> Result<SettleReply, Fault> {
     let mut tx = pool.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
-    let row: Option<ViewRow> = sqlx::query_as(LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
+    let row: Option<ViewRow> = sqlx::query_as(reads::LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
     if !finished(&mut tx, id, row.state()?).await? {
         tx.commit().await?;
@@ -107,4 +100,19 @@ async fn judge(tx: &mut Transaction<'_, Postgres>, id: FanoutId, tally: &Tally) 
         sqlx::query(SILENCE).bind(&judged).execute(&mut **tx).await?;
     }
     Ok((judged.len() as u64, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::domain::outcome::Outcome;
+    use crate::domain::recipient::DeviceState;
+
+    #[test]
+    fn the_codes_written_out_in_the_judgement_are_those_of_the_domain() {
+        let against: Vec<i16> = Outcome::ALL.iter().filter(|o| o.against_device()).map(|o| o.code()).collect();
+        assert_eq!(against, [2, 3, 4]);
+        assert_eq!(Outcome::TokenDead.code(), 2);
+        let states = [DeviceState::Live, DeviceState::Tombstoned, DeviceState::Suspended];
+        assert_eq!(states.map(DeviceState::code), [0, 1, 2]);
+    }
 }

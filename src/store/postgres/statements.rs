@@ -56,7 +56,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("schema.APPLIED", schema::APPLIED),
     ("schema.EXISTS", schema::EXISTS),
     ("settle.PATIENCE", settle::PATIENCE),
-    ("settle.LOCKED", settle::LOCKED),
+    ("reads.LOCKED", reads::LOCKED),
     ("settle.UNFINISHED", settle::UNFINISHED),
     ("settle.SET_ASIDE", settle::SET_ASIDE),
     ("settle.JUDGE", settle::JUDGE),

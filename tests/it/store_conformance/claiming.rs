@@ -1,10 +1,13 @@
 //! Claiming: who gets which chunk, and whom it is sent to now.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fanfare::domain::batch::Class;
 use fanfare::domain::recipient::Address;
 use fanfare::store::{ClaimRequest, FreezeReply};
+
+use tokio::sync::Barrier;
 
 use super::world::*;
 
@@ -44,12 +47,14 @@ pub async fn only_more_urgent_classes_are_claimed_when_asked(store: Shared) {
 
 pub async fn two_claimers_never_get_the_same_chunk(store: Shared) {
     let boot = instance(&store).await;
-    frozen(&store, boot, "evt", &[1; 60]).await;
+    frozen(&store, boot, "evt", &[1; 400]).await;
     let mut claimers = Vec::new();
+    let start = Arc::new(Barrier::new(6));
     for _ in 0..6 {
-        let store = store.clone();
+        let (store, start) = (store.clone(), start.clone());
         claimers.push(tokio::spawn(async move {
             let boot = instance(&store).await;
+            start.wait().await;
             let mut mine = Vec::new();
             loop {
                 let got = claim(&store, boot, 3).await;
@@ -65,8 +70,8 @@ pub async fn two_claimers_never_get_the_same_chunk(store: Shared) {
         all.extend(claimer.await.unwrap());
     }
     assert!(all.iter().all(|(_, epoch)| *epoch == 1), "each was claimed for the first time");
-    assert_eq!(all.len(), 60);
-    assert_eq!(all.iter().map(|(no, _)| no).collect::<BTreeSet<_>>().len(), 60);
+    assert_eq!(all.len(), 400);
+    assert_eq!(all.iter().map(|(no, _)| no).collect::<BTreeSet<_>>().len(), 400);
 }
 
 pub async fn a_claim_looks_up_the_token_of_now_and_reports_who_is_gone(store: Shared) {
