@@ -35,16 +35,26 @@ pub(super) enum Operation {
     Oauth,
 }
 
-type Probe = Pin<Box<dyn Future<Output = Connection> + Send>>;
+/// One try to come back to Redis.
+type Probe = Pin<Box<dyn Future<Output = Result<Connection, RedisAway>> + Send>>;
 
 enum Link {
     /// No Redis is configured.
     None,
     Up(Connection),
-    /// There is one probe, and it is here: nobody else tries.
-    Away(Probe, RedisAway),
+    Away(Away),
     /// The URL is no URL; trying again will not help.
     Broken(RedisAway),
+}
+
+struct Away {
+    client: Client,
+    /// There is one probe, and it is here: nobody else tries.
+    probe: Probe,
+    /// What Redis last failed with.
+    reason: RedisAway,
+    /// Wait before the next probe.
+    retry: Duration,
 }
 
 /// What applies now, for those who only look.
@@ -177,8 +187,18 @@ impl Source {
 
     /// Completes when Redis went away and is back; never otherwise. May be dropped and called again.
     pub(super) async fn back(&mut self) {
-        let Link::Away(probe, _) = &mut self.link else { return std::future::pending().await };
-        let connection = probe.await;
+        let connection = loop {
+            let Link::Away(away) = &mut self.link else { return std::future::pending().await };
+            match away.probe.as_mut().await {
+                Ok(connection) => break connection,
+                Err(reason) => {
+                    let next = Instant::now() + away.retry;
+                    away.probe = Box::pin(probe(away.client.clone(), self.send.ping(), next));
+                    away.retry = (away.retry * 2).min(RETRY_LAST);
+                    away.reason = reason;
+                }
+            }
+        };
         self.link = Link::Up(connection);
         self.dwell.come_back(Instant::now());
         let reason = "redis answers again";
@@ -188,16 +208,17 @@ impl Source {
     }
 
     /// Redis is away: this instance's own share, from empty, at once.
-    fn leave(&mut self, away: RedisAway) {
+    fn leave(&mut self, reason: RedisAway) {
         let now = Instant::now();
         let stay = self.dwell.leave(now);
         self.send.start_empty(self.live, now);
         self.oauth.start_empty(self.live, now);
-        let (from, to, reason) = (self.mode.as_str(), Mode::Split.as_str(), away.to_string());
-        tracing::warn!(target: "fanfare::ceiling", from, to, reason, live = self.live, "ceiling mode changed");
+        let (from, to, why) = (self.mode.as_str(), Mode::Split.as_str(), reason.to_string());
+        tracing::warn!(target: "fanfare::ceiling", from, to, reason = why, live = self.live, "ceiling mode changed");
         self.mode = Mode::Split;
         if let Some(client) = self.client.clone() {
-            self.link = Link::Away(Box::pin(probe(client, self.send.ping(), now + stay)), away);
+            let probe = Box::pin(probe(client.clone(), self.send.ping(), now + stay));
+            self.link = Link::Away(Away { client, probe, reason, retry: RETRY_FIRST });
         }
     }
 
@@ -214,7 +235,7 @@ impl Source {
     /// Why the mode is what it is; empty when that needs no reason.
     fn reason(&self) -> String {
         match &self.link {
-            Link::Away(_, away) | Link::Broken(away) => away.to_string(),
+            Link::Away(Away { reason, .. }) | Link::Broken(reason) => reason.to_string(),
             Link::None if self.mode == Mode::Split => "redis: not configured beside a shared database".to_owned(),
             Link::None | Link::Up(_) => String::new(),
         }
@@ -228,28 +249,18 @@ impl Source {
     }
 }
 
-/// Tries until Redis gave three good answers in a row, not before `not_before`. The script itself is what is tried:
-/// a read-only replica or a full memory answers a `PING` as if all were well.
-async fn probe(client: Client, (key, per_s, burst): (String, f64, f64), not_before: Instant) -> Connection {
-    sleep_until(not_before).await;
-    let mut retry = RETRY_FIRST;
-    loop {
-        if let Ok(mut connection) = Connection::open(&client).await
-            && answers(&mut connection, &Ask::ping(&key, per_s, burst)).await
-        {
-            return connection;
-        }
-        sleep(retry).await;
-        retry = (retry * 2).min(RETRY_LAST);
-    }
-}
-
-async fn answers(connection: &mut Connection, ping: &Ask<'_>) -> bool {
+/// One try, at `then`: three good answers in a row. The script itself is what is tried: a read-only replica or a
+/// full memory answers a `PING` as if all were well.
+async fn probe(
+    client: Client,
+    (key, per_s, burst): (String, f64, f64),
+    then: Instant,
+) -> Result<Connection, RedisAway> {
+    sleep_until(then).await;
+    let mut connection = Connection::open(&client).await?;
     for _ in 0..GOOD_ANSWERS {
-        if connection.ask(ping).await.is_err() {
-            return false;
-        }
+        connection.ask(&Ask::ping(&key, per_s, burst)).await?;
         sleep(ANSWER_DISTANCE).await;
     }
-    true
+    Ok(connection)
 }

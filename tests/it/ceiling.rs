@@ -271,7 +271,8 @@ async fn reason_for(break_it: &[&str], mend_it: &[&str]) -> String {
         redis::cmd(words[0]).arg(&words[1..]).query_async::<()>(&mut own).await.expect("an answer");
     };
     run(break_it).await;
-    let away = instance.mode(Mode::Split).await;
+    // A busy machine may have left for its own reason just before; the next try to come back finds this one.
+    let away = instance.shows(|now| now.mode == Mode::Split && now.reason != "redis: silent").await;
     run(mend_it).await;
     let back = instance.mode(Mode::Shared).await;
     instance.shows(|now| now.used > back.used + 100).await;
@@ -335,8 +336,8 @@ async fn a_key_from_a_clock_gone_back_or_from_a_stranger_holds_nobody_up() {
     for (field, value) in fields {
         let before = instance.ceiling.snapshot().used;
         redis.command::<()>(&["HSET", key, field, &value]).await;
-        let now = instance.shows(|now| now.used > before + RATE as u64 / 4).await;
-        assert_eq!((now.mode, now.paused_for), (Mode::Shared, Duration::ZERO), "{field} = {value}");
+        let now = instance.shows(|now| now.mode == Mode::Shared && now.used > before + RATE as u64 / 4).await;
+        assert_eq!(now.paused_for, Duration::ZERO, "{field} = {value}");
     }
     assert_under(&instance.stop().await.at, 1.10);
 }
