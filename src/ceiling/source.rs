@@ -1,28 +1,21 @@
 //! Owns where grants come from at this moment: Redis for the fleet, or this instance's own share.
 //! Must never know: how many are asked for and why, or what they are used for.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Client;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::board::Board;
 use super::bucket::Reservation;
 use super::dwell::Dwell;
 use super::lane::{Allowed, Lane};
+use super::link::{Away, Link};
 use super::pace::Pace;
-use super::redis::{Ask, Connection, RedisAway, client};
+use super::redis::{Connection, RedisAway, client};
 use super::{Mode, Settings};
 
-/// Good answers in a row before Redis is trusted again, and their distance.
-const GOOD_ANSWERS: u32 = 3;
-const ANSWER_DISTANCE: Duration = Duration::from_millis(50);
-/// Wait before the next try to reach Redis: doubles from the first to the second.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LAST: Duration = Duration::from_secs(1);
 /// Leave for the OAuth call: it is made once an hour, or after a 401.
 const OAUTH: Allowed = Allowed { per_s: 10.0, burst: 5.0 };
 
@@ -33,28 +26,6 @@ pub(super) enum Operation {
     Send,
     /// A credential.
     Oauth,
-}
-
-/// One try to come back to Redis.
-type Probe = Pin<Box<dyn Future<Output = Result<Connection, RedisAway>> + Send>>;
-
-enum Link {
-    /// No Redis is configured.
-    None,
-    Up(Connection),
-    Away(Away),
-    /// The URL is no URL; trying again will not help.
-    Broken(RedisAway),
-}
-
-struct Away {
-    client: Client,
-    /// There is one probe, and it is here: nobody else tries.
-    probe: Probe,
-    /// What Redis last failed with.
-    reason: RedisAway,
-    /// Wait before the next probe.
-    retry: Duration,
 }
 
 /// What applies now, for those who only look.
@@ -135,7 +106,7 @@ impl Source {
 
     /// Tells the fleet of a throttle at once, also when nothing is wanted.
     pub(super) async fn tell(&mut self) {
-        if self.send.has_news() && matches!(self.link, Link::Up(_)) {
+        if self.send.has_news() && self.is_far() {
             self.ask_fleet(Operation::Send, 0).await;
         }
     }
@@ -143,7 +114,7 @@ impl Source {
     /// Asks for up to `want` grants, from wherever they come now.
     pub(super) async fn reserve(&mut self, operation: Operation, want: u32) -> Reservation {
         let now = Instant::now();
-        if !matches!(self.link, Link::Up(_)) {
+        if !self.is_far() {
             return self.lane(operation).reserve(want, now);
         }
         let own = self.dwell.is_settling(now).then(|| self.lane(operation).reserve(want, now));
@@ -187,18 +158,8 @@ impl Source {
 
     /// Completes when Redis went away and is back; never otherwise. May be dropped and called again.
     pub(super) async fn back(&mut self) {
-        let connection = loop {
-            let Link::Away(away) = &mut self.link else { return std::future::pending().await };
-            match away.probe.as_mut().await {
-                Ok(connection) => break connection,
-                Err(reason) => {
-                    let next = Instant::now() + away.retry;
-                    away.probe = Box::pin(probe(away.client.clone(), self.send.ping(), next));
-                    away.retry = (away.retry * 2).min(RETRY_LAST);
-                    away.reason = reason;
-                }
-            }
-        };
+        let Link::Away(away) = &mut self.link else { return std::future::pending().await };
+        let connection = away.back().await;
         self.link = Link::Up(connection);
         self.dwell.come_back(Instant::now());
         let reason = "redis answers again";
@@ -217,14 +178,18 @@ impl Source {
         tracing::warn!(target: "fanfare::ceiling", from, to, reason = why, live = self.live, "ceiling mode changed");
         self.mode = Mode::Split;
         if let Some(client) = self.client.clone() {
-            let probe = Box::pin(probe(client.clone(), self.send.ping(), now + stay));
-            self.link = Link::Away(Away { client, probe, reason, retry: RETRY_FIRST });
+            self.link = Link::Away(Box::new(Away::new(client, self.send.ping(), reason, now + stay)));
         }
     }
 
     /// What applies now.
     pub(super) fn in_force(&self, used_per_s: f64) -> InForce {
         InForce { mode: self.mode, live: self.live, pace: *self.send.pace(), used_per_s, reason: self.reason() }
+    }
+
+    /// Whether asking costs a round trip.
+    pub(super) const fn is_far(&self) -> bool {
+        matches!(self.link, Link::Up(_))
     }
 
     /// Requests per second of the whole fleet.
@@ -235,7 +200,8 @@ impl Source {
     /// Why the mode is what it is; empty when that needs no reason.
     fn reason(&self) -> String {
         match &self.link {
-            Link::Away(Away { reason, .. }) | Link::Broken(reason) => reason.to_string(),
+            Link::Away(away) => away.reason().to_string(),
+            Link::Broken(reason) => reason.to_string(),
             Link::None if self.mode == Mode::Split => "redis: not configured beside a shared database".to_owned(),
             Link::None | Link::Up(_) => String::new(),
         }
@@ -247,20 +213,4 @@ impl Source {
             Operation::Oauth => &mut self.oauth,
         }
     }
-}
-
-/// One try, at `then`: three good answers in a row. The script itself is what is tried: a read-only replica or a
-/// full memory answers a `PING` as if all were well.
-async fn probe(
-    client: Client,
-    (key, per_s, burst): (String, f64, f64),
-    then: Instant,
-) -> Result<Connection, RedisAway> {
-    sleep_until(then).await;
-    let mut connection = Connection::open(&client).await?;
-    for _ in 0..GOOD_ANSWERS {
-        connection.ask(&Ask::ping(&key, per_s, burst)).await?;
-        sleep(ANSWER_DISTANCE).await;
-    }
-    Ok(connection)
 }
