@@ -1,19 +1,20 @@
-//! Owns the one task that turns wants into runs of grants, and the line that says what is in force.
+//! Owns the one task that turns wants into runs of grants.
 //! Must never know: what a grant is used for.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::GrantRun;
 use super::board::Board;
 use super::bucket::{AHEAD, Reservation};
 use super::charger::Question;
 use super::demand::{self, Demand};
+use super::report::Report;
 use super::source::{InForce, Operation, Source};
-use super::{GrantRun, snapshot};
 
 /// After a refusal the next question waits at least this long: that many milliseconds' worth of grants in one
 /// answer instead of one grant each, out of a reserve of 100 ms.
@@ -25,8 +26,6 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(AHEAD.as_millis() as u64 /
 const COMPANY: Duration = Duration::from_millis(1);
 /// How often the feeder looks at itself.
 const SECOND: Duration = Duration::from_secs(1);
-/// Seconds between two lines.
-const LINE_EVERY_S: u32 = 10;
 
 /// What the feeder does next.
 enum Next {
@@ -52,16 +51,7 @@ pub(super) struct Feeder {
     /// A small want has waited for company.
     waited: bool,
     throttled_until: Instant,
-    seconds: Seconds,
-}
-
-/// What the once-a-second look needs to remember.
-struct Seconds {
-    at: Instant,
-    used: u64,
-    used_per_s: f64,
-    wanted: bool,
-    since_line: u32,
+    report: Report,
 }
 
 impl Feeder {
@@ -81,7 +71,7 @@ impl Feeder {
             not_before: now,
             waited: false,
             throttled_until: now,
-            seconds: Seconds { at: now, used: 0, used_per_s: 0.0, wanted: false, since_line: 0 },
+            report: Report::new(now),
         }
     }
 
@@ -106,7 +96,7 @@ impl Feeder {
                 () = self.source.back() => {}
                 Ok(()) = live.changed() => self.source.set_live(*live.borrow_and_update()),
                 Some(question) = charges.recv() => self.charge(question).await,
-                _ = second.tick() => self.every_second(),
+                _ = second.tick() => self.report.second(&self.source, &self.board),
                 () = self.board.woken() => {}
                 () = wait(&next, &self.runs) => {}
             }
@@ -124,7 +114,7 @@ impl Feeder {
         if wanted == 0 {
             return if self.board.may_sleep() { Next::Sleep } else { Next::Again };
         }
-        self.seconds.wanted = true;
+        self.report.wanted();
         if now < self.not_before {
             return Next::At(self.not_before);
         }
@@ -132,7 +122,7 @@ impl Feeder {
             return Next::Room;
         }
         let recent = self.demand.recent(self.board.used(), now);
-        if !self.waited && !demand::is_worth_asking(wanted, recent) {
+        if self.source.is_far() && !self.waited && !demand::is_worth_asking(wanted, recent) {
             self.waited = true;
             return Next::At(now + COMPANY);
         }
@@ -179,44 +169,13 @@ impl Feeder {
     }
 
     fn publish(&self) {
-        let in_force = self.source.in_force(self.seconds.used_per_s);
+        let in_force = self.source.in_force(self.report.used_per_s());
         self.board.pause(in_force.pace.paused_until());
         self.publish.send_if_modified(|published| {
             let changed = *published != in_force;
             *published = in_force;
             changed
         });
-    }
-
-    fn every_second(&mut self) {
-        let (now, used) = (Instant::now(), self.board.used());
-        let took = now.saturating_duration_since(self.seconds.at).as_secs_f64();
-        self.seconds.used_per_s = (used - self.seconds.used) as f64 / took.max(f64::MIN_POSITIVE);
-        (self.seconds.at, self.seconds.used) = (now, used);
-        self.seconds.since_line += 1;
-        if self.seconds.since_line >= LINE_EVERY_S {
-            if self.seconds.wanted {
-                self.line();
-            }
-            self.seconds.wanted = false;
-            self.seconds.since_line = 0;
-        }
-    }
-
-    fn line(&self) {
-        let now = snapshot(&self.source.in_force(self.seconds.used_per_s), &self.board, self.source.rate());
-        tracing::info!(
-            target: "fanfare::ceiling",
-            mode = now.mode.as_str(),
-            rate = now.rate,
-            pace = now.pace,
-            used_per_s = now.used_per_s,
-            waiting = now.waiting,
-            forfeited = now.forfeited,
-            paused_until_ms = wall_ms(now.paused_for),
-            reason = now.reason,
-            "ceiling in force"
-        );
     }
 }
 
@@ -233,13 +192,4 @@ async fn wait(next: &Next, runs: &mpsc::Sender<GrantRun>) {
 /// Around [`BETWEEN_ASKS_MS`], at random: instances that asked in step would always be served in the same order.
 fn between_asks() -> Duration {
     Duration::from_secs_f64(BETWEEN_ASKS_MS * (0.6 + 0.8 * rand::random::<f64>()) / 1_000.0)
-}
-
-/// Milliseconds since the epoch of this time from now; 0 for none.
-fn wall_ms(ahead: Duration) -> u64 {
-    if ahead.is_zero() {
-        return 0;
-    }
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + ahead;
-    u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
 }

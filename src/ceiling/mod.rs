@@ -32,8 +32,10 @@ mod demand;
 mod dwell;
 mod feeder;
 mod lane;
+mod link;
 pub mod pace;
 mod redis;
+mod report;
 mod source;
 
 /// What the ceiling needs to know.

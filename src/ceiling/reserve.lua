@@ -76,7 +76,8 @@ else
   wait = math.ceil(from - horizon)
 end
 
--- Written on the refusal path too: else a cold key would be cold again for the next caller, and for ever.
+-- Written on the refusal path too: else a cold key would be cold again for the next caller, and a pause told by a call
+-- that gets nothing would be lost.
 redis.call('HSET', KEYS[1], 'due', due, 'pause', pause, 'pace', pace, 'cut', cut)
 -- Twice the longest pause: the key outlives every gap between two calls that something depends on.
 redis.call('PEXPIRE', KEYS[1], math.ceil(2 * longest / 1000) + 60000)

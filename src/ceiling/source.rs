@@ -1,28 +1,21 @@
 //! Owns where grants come from at this moment: Redis for the fleet, or this instance's own share.
 //! Must never know: how many are asked for and why, or what they are used for.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Client;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::board::Board;
 use super::bucket::Reservation;
 use super::dwell::Dwell;
 use super::lane::{Allowed, Lane};
+use super::link::{Away, Link};
 use super::pace::Pace;
-use super::redis::{Ask, Connection, RedisAway, client};
+use super::redis::{Connection, RedisAway, client};
 use super::{Mode, Settings};
 
-/// Good answers in a row before Redis is trusted again, and their distance.
-const GOOD_ANSWERS: u32 = 3;
-const ANSWER_DISTANCE: Duration = Duration::from_millis(50);
-/// Wait before the next try to reach Redis: doubles from the first to the second.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LAST: Duration = Duration::from_secs(1);
 /// Leave for the OAuth call: it is made once an hour, or after a 401.
 const OAUTH: Allowed = Allowed { per_s: 10.0, burst: 5.0 };
 
@@ -33,18 +26,6 @@ pub(super) enum Operation {
     Send,
     /// A credential.
     Oauth,
-}
-
-type Probe = Pin<Box<dyn Future<Output = Connection> + Send>>;
-
-enum Link {
-    /// No Redis is configured.
-    None,
-    Up(Connection),
-    /// There is one probe, and it is here: nobody else tries.
-    Away(Probe, RedisAway),
-    /// The URL is no URL; trying again will not help.
-    Broken(RedisAway),
 }
 
 /// What applies now, for those who only look.
@@ -125,7 +106,7 @@ impl Source {
 
     /// Tells the fleet of a throttle at once, also when nothing is wanted.
     pub(super) async fn tell(&mut self) {
-        if self.send.has_news() && matches!(self.link, Link::Up(_)) {
+        if self.send.has_news() && self.is_far() {
             self.ask_fleet(Operation::Send, 0).await;
         }
     }
@@ -133,7 +114,7 @@ impl Source {
     /// Asks for up to `want` grants, from wherever they come now.
     pub(super) async fn reserve(&mut self, operation: Operation, want: u32) -> Reservation {
         let now = Instant::now();
-        if !matches!(self.link, Link::Up(_)) {
+        if !self.is_far() {
             return self.lane(operation).reserve(want, now);
         }
         let own = self.dwell.is_settling(now).then(|| self.lane(operation).reserve(want, now));
@@ -177,8 +158,8 @@ impl Source {
 
     /// Completes when Redis went away and is back; never otherwise. May be dropped and called again.
     pub(super) async fn back(&mut self) {
-        let Link::Away(probe, _) = &mut self.link else { return std::future::pending().await };
-        let connection = probe.await;
+        let Link::Away(away) = &mut self.link else { return std::future::pending().await };
+        let connection = away.back().await;
         self.link = Link::Up(connection);
         self.dwell.come_back(Instant::now());
         let reason = "redis answers again";
@@ -188,22 +169,27 @@ impl Source {
     }
 
     /// Redis is away: this instance's own share, from empty, at once.
-    fn leave(&mut self, away: RedisAway) {
+    fn leave(&mut self, reason: RedisAway) {
         let now = Instant::now();
         let stay = self.dwell.leave(now);
         self.send.start_empty(self.live, now);
         self.oauth.start_empty(self.live, now);
-        let (from, to, reason) = (self.mode.as_str(), Mode::Split.as_str(), away.to_string());
-        tracing::warn!(target: "fanfare::ceiling", from, to, reason, live = self.live, "ceiling mode changed");
+        let (from, to, why) = (self.mode.as_str(), Mode::Split.as_str(), reason.to_string());
+        tracing::warn!(target: "fanfare::ceiling", from, to, reason = why, live = self.live, "ceiling mode changed");
         self.mode = Mode::Split;
         if let Some(client) = self.client.clone() {
-            self.link = Link::Away(Box::pin(probe(client, self.send.ping(), now + stay)), away);
+            self.link = Link::Away(Box::new(Away::new(client, self.send.ping(), reason, now + stay)));
         }
     }
 
     /// What applies now.
     pub(super) fn in_force(&self, used_per_s: f64) -> InForce {
         InForce { mode: self.mode, live: self.live, pace: *self.send.pace(), used_per_s, reason: self.reason() }
+    }
+
+    /// Whether asking costs a round trip.
+    pub(super) const fn is_far(&self) -> bool {
+        matches!(self.link, Link::Up(_))
     }
 
     /// Requests per second of the whole fleet.
@@ -214,7 +200,8 @@ impl Source {
     /// Why the mode is what it is; empty when that needs no reason.
     fn reason(&self) -> String {
         match &self.link {
-            Link::Away(_, away) | Link::Broken(away) => away.to_string(),
+            Link::Away(away) => away.reason().to_string(),
+            Link::Broken(reason) => reason.to_string(),
             Link::None if self.mode == Mode::Split => "redis: not configured beside a shared database".to_owned(),
             Link::None | Link::Up(_) => String::new(),
         }
@@ -226,30 +213,4 @@ impl Source {
             Operation::Oauth => &mut self.oauth,
         }
     }
-}
-
-/// Tries until Redis gave three good answers in a row, not before `not_before`. The script itself is what is tried:
-/// a read-only replica or a full memory answers a `PING` as if all were well.
-async fn probe(client: Client, (key, per_s, burst): (String, f64, f64), not_before: Instant) -> Connection {
-    sleep_until(not_before).await;
-    let mut retry = RETRY_FIRST;
-    loop {
-        if let Ok(mut connection) = Connection::open(&client).await
-            && answers(&mut connection, &Ask::ping(&key, per_s, burst)).await
-        {
-            return connection;
-        }
-        sleep(retry).await;
-        retry = (retry * 2).min(RETRY_LAST);
-    }
-}
-
-async fn answers(connection: &mut Connection, ping: &Ask<'_>) -> bool {
-    for _ in 0..GOOD_ANSWERS {
-        if connection.ask(ping).await.is_err() {
-            return false;
-        }
-        sleep(ANSWER_DISTANCE).await;
-    }
-    true
 }

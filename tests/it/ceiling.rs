@@ -1,7 +1,8 @@
 //! The ceiling against a real Redis and a real clock: one rate, whatever happens to Redis.
 //!
-//! Rates are counted where grants are used. Bounds are ratios with a wide margin: a busy machine makes grants late,
-//! and late grants are given up, so a slow run can only fall short.
+//! Rates are counted where grants are used. Bounds are ratios: a busy machine makes grants late, and late grants are
+//! given up, so a slow run falls short. On a machine so busy that Redis takes over 100 ms to answer, some instances
+//! leave it while others do not; the law for p of N cut off is (1 + p/N) x rate, and that is what is then asked for.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,8 +31,15 @@ fn settings(redis_url: Option<SecretString>, shared_database: bool) -> Settings 
 struct Instance {
     ceiling: Ceiling,
     stop: CancellationToken,
-    used: JoinHandle<Vec<Instant>>,
+    used: JoinHandle<Used>,
     _live: watch::Sender<u32>,
+}
+
+/// When one instance used a grant, and how often it left the fleet's rate for its own share.
+#[derive(Default)]
+struct Used {
+    at: Vec<Instant>,
+    left: u32,
 }
 
 impl Instance {
@@ -61,19 +69,21 @@ impl Instance {
         timeout(SOON, look).await.unwrap_or_else(|_| panic!("{:?}", self.ceiling.snapshot()))
     }
 
-    async fn stop(self) -> Vec<Instant> {
+    async fn stop(self) -> Used {
         self.stop.cancel();
         self.used.await.expect("the consumer")
     }
 }
 
 /// What the dispatcher does, without sending.
-async fn consume(ceiling: Ceiling, mut runs: mpsc::Receiver<GrantRun>, stop: CancellationToken) -> Vec<Instant> {
+async fn consume(ceiling: Ceiling, mut runs: mpsc::Receiver<GrantRun>, stop: CancellationToken) -> Used {
     let mut stock: VecDeque<Instant> = VecDeque::new();
-    let mut used = Vec::new();
+    let (mut used, mut mode) = (Used::default(), ceiling.snapshot().mode);
     loop {
         ceiling.want((STOCK - stock.len().min(STOCK)) as u64);
         let next = stock.front().copied();
+        let before = std::mem::replace(&mut mode, ceiling.snapshot().mode);
+        used.left += u32::from(before == Mode::Shared && mode != Mode::Shared);
         tokio::select! {
             () = stop.cancelled() => return used,
             Some(run) = runs.recv() => stock.extend((0..run.n).map(|i| run.first + run.every * i)),
@@ -84,7 +94,7 @@ async fn consume(ceiling: Ceiling, mut runs: mpsc::Receiver<GrantRun>, stop: Can
                     if now - due > FORFEIT_AFTER || pause.is_some_and(|end| due < end) {
                         ceiling.forfeited(1);
                     } else {
-                        used.push(Instant::now());
+                        used.at.push(Instant::now());
                         ceiling.used(1);
                     }
                 }
@@ -97,16 +107,19 @@ fn fleet(n: u32, settings: &Settings) -> Vec<Instance> {
     (0..n).map(|_| Instance::start(settings.clone(), n)).collect()
 }
 
-async fn all_stop(instances: Vec<Instance>) -> Vec<Instant> {
-    let mut used = Vec::new();
+/// When grants were used, in order, and the share of instances that left the fleet's rate more than `meant` times.
+async fn all_stop(instances: Vec<Instance>, meant: u32) -> (Vec<Instant>, f64) {
     for instance in &instances {
         instance.stop.cancel();
     }
+    let (n, mut at, mut left) = (instances.len(), Vec::new(), 0);
     for instance in instances {
-        used.extend(instance.stop().await);
+        let used = instance.stop().await;
+        left += u32::from(used.left > meant);
+        at.extend(used.at);
     }
-    used.sort();
-    used
+    at.sort();
+    (at, f64::from(left) / n as f64)
 }
 
 /// Most grants used within any second.
@@ -131,24 +144,30 @@ fn assert_under(used: &[Instant], factor: f64) {
 async fn four_instances_on_one_redis_keep_to_one_rate_and_use_it() {
     let redis = RedisServer::start().await;
     let instances = fleet(4, &settings(Some(redis.url()), true));
+    for instance in &instances {
+        instance.mode(Mode::Shared).await;
+    }
     let start = Instant::now();
     sleep(Duration::from_secs(4)).await;
-    let took = start.elapsed().as_secs_f64();
-    let forfeited: u64 = instances.iter().map(|instance| instance.ceiling.snapshot().forfeited).sum();
-    let modes: Vec<Mode> = instances.iter().map(|instance| instance.ceiling.snapshot().mode).collect();
+    let end = Instant::now();
     let calls: String = redis.command(&["INFO", "commandstats"]).await;
-    let calls = calls.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
-    let used = all_stop(instances).await;
-    println!("used {} worst {} forfeited {forfeited} {calls}", used.len(), worst_second(&used));
-    assert_eq!(modes, [Mode::Shared; 4]);
-    assert_under(&used, 1.10);
-    assert!(used.len() as f64 >= 0.9 * RATE * took, "{} grants used in {took} s", used.len());
+    let (used, left) = all_stop(instances, 0).await;
+    assert_under(&used, 1.10 + left);
+    let most = if left > 0.0 { 0.7 } else { 0.9 };
+    let n = used.iter().filter(|at| (start..end).contains(at)).count() as f64;
+    assert!(n >= most * RATE * (end - start).as_secs_f64(), "{n} grants used in {:?}", end - start);
+    let calls = calls.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).expect("calls");
+    let calls: f64 = calls.split(',').next().and_then(|calls| calls.parse().ok()).expect("a number");
+    assert!(calls <= 0.6 * n, "{calls} round trips for {n} grants");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_redis_that_forgets_everything_lets_no_extra_request_out() {
     let redis = RedisServer::start().await;
     let instances = fleet(4, &settings(Some(redis.url()), true));
+    for instance in &instances {
+        instance.mode(Mode::Shared).await;
+    }
     let start = Instant::now();
     for forget in [["FLUSHALL"].as_slice(), &["SCRIPT", "FLUSH"], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
         sleep(Duration::from_millis(800)).await;
@@ -156,10 +175,9 @@ async fn a_redis_that_forgets_everything_lets_no_extra_request_out() {
     }
     sleep(Duration::from_millis(800)).await;
     let took = start.elapsed().as_secs_f64();
-    let used = all_stop(instances).await;
-    println!("used {} worst {}", used.len(), worst_second(&used));
-    assert_under(&used, 1.10);
-    assert!(used.len() as f64 >= 0.8 * RATE * took, "{} grants used in {took} s", used.len());
+    let (used, left) = all_stop(instances, 0).await;
+    assert_under(&used, 1.10 + left);
+    assert!(used.len() as f64 >= 0.7 * RATE * took, "{} grants used in {took} s", used.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -173,19 +191,17 @@ async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
         let now = instance.mode(Mode::Split).await;
         assert_eq!((now.share, now.reason.as_str()), (RATE / 4.0, "redis: silent"));
     }
-    let noticed = frozen.elapsed();
+    assert!(frozen.elapsed() < Duration::from_secs(1), "noticed after {:?}", frozen.elapsed());
     sleep(Duration::from_secs(2)).await;
     redis.thaw().await;
     let thawed = Instant::now();
     for instance in &instances {
         assert_eq!(instance.mode(Mode::Shared).await.reason, "");
     }
-    let back = thawed.elapsed();
     sleep(Duration::from_secs(3)).await;
-    let used = all_stop(instances).await;
+    let (used, left) = all_stop(instances, 1).await;
     let meanwhile = used.iter().filter(|at| **at > frozen && **at < thawed).count();
-    println!("noticed {noticed:?} back {back:?} used {} worst {} split {meanwhile}", used.len(), worst_second(&used));
-    assert_under(&used, 1.15);
+    assert_under(&used, 1.25 + left);
     assert!(meanwhile as f64 >= 0.5 * RATE * (thawed - frozen).as_secs_f64(), "{meanwhile} used meanwhile");
 }
 
@@ -210,9 +226,8 @@ async fn without_redis_at_boot_each_serves_its_share_and_joins_when_redis_comes(
     for instance in &instances {
         instance.mode(Mode::Split).await;
     }
-    let used = all_stop(instances).await;
-    println!("used {} worst {}", used.len(), worst_second(&used));
-    assert_under(&used, 0.65);
+    let (used, left) = all_stop(instances, 1).await;
+    assert_under(&used, 0.65 + left);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -222,25 +237,25 @@ async fn a_pause_holds_the_whole_fleet_and_survives_a_flush() {
     instances[0].shows(|now| now.used > 100).await;
     let told = Instant::now();
     instances[0].ceiling.throttled(Some(Duration::from_secs(3)));
+    let most_of_it = Duration::from_millis(1_500);
     for instance in &instances {
-        instance.shows(|now| now.paused_for > Duration::ZERO).await;
+        instance.shows(|now| now.paused_for > most_of_it).await;
     }
     let heard = Instant::now();
     redis.command::<()>(&["FLUSHALL"]).await;
     let newcomer = Instance::start(settings(Some(redis.url()), true), 4);
-    let now = newcomer.shows(|now| now.paused_for > Duration::ZERO).await;
+    let now = newcomer.shows(|now| now.paused_for > Duration::from_secs(1)).await;
     assert!(now.reason.contains("throttled"), "{now:?}");
     redis.command::<()>(&["SCRIPT", "FLUSH"]).await;
     sleep_until(told + Duration::from_millis(4_500)).await;
     let now = instances[1].ceiling.snapshot();
     assert!((0.5..0.7).contains(&(now.pace / RATE)), "halved once, recovering: {now:?}");
-    let (used, new) = (all_stop(instances).await, newcomer.stop().await);
+    let (used, new) = (all_stop(instances, 0).await.0, newcomer.stop().await.at);
     let end = told + Duration::from_secs(3);
     let inside = |used: &[Instant]| used.iter().filter(|at| **at > heard && **at < end).count();
     assert_eq!(inside(&used), 0, "used inside the pause by those who were told");
     assert!(inside(&new) as f64 <= 0.1 * RATE, "{} used inside it by the newcomer", inside(&new));
     let after = (used.len() + new.len()) - used.iter().chain(&new).filter(|at| **at < end).count();
-    println!("heard after {:?}, by the newcomer {}, after it {after}", heard - told, inside(&new));
     let expected = 1.5 * 0.54 * RATE;
     assert!((0.7 * expected..1.2 * expected).contains(&(after as f64)), "{after} used after the pause");
 }
@@ -256,11 +271,12 @@ async fn reason_for(break_it: &[&str], mend_it: &[&str]) -> String {
         redis::cmd(words[0]).arg(&words[1..]).query_async::<()>(&mut own).await.expect("an answer");
     };
     run(break_it).await;
-    let away = instance.mode(Mode::Split).await;
+    // A busy machine may have left for its own reason just before; the next try to come back finds this one.
+    let away = instance.shows(|now| now.mode == Mode::Split && now.reason != "redis: silent").await;
     run(mend_it).await;
     let back = instance.mode(Mode::Shared).await;
     instance.shows(|now| now.used > back.used + 100).await;
-    assert_under(&instance.stop().await, 1.10);
+    assert_under(&instance.stop().await.at, 1.10);
     away.reason
 }
 
@@ -320,10 +336,10 @@ async fn a_key_from_a_clock_gone_back_or_from_a_stranger_holds_nobody_up() {
     for (field, value) in fields {
         let before = instance.ceiling.snapshot().used;
         redis.command::<()>(&["HSET", key, field, &value]).await;
-        let now = instance.shows(|now| now.used > before + RATE as u64 / 4).await;
-        assert_eq!((now.mode, now.paused_for), (Mode::Shared, Duration::ZERO), "{field} = {value}");
+        let now = instance.shows(|now| now.mode == Mode::Shared && now.used > before + RATE as u64 / 4).await;
+        assert_eq!(now.paused_for, Duration::ZERO, "{field} = {value}");
     }
-    assert_under(&instance.stop().await, 1.10);
+    assert_under(&instance.stop().await.at, 1.10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -333,8 +349,7 @@ async fn one_process_alone_keeps_to_the_rate_and_uses_it() {
     sleep(Duration::from_secs(3)).await;
     let (took, now) = (start.elapsed().as_secs_f64(), instance.ceiling.snapshot());
     assert_eq!((now.mode, now.share, now.reason.as_str()), (Mode::Single, RATE, ""));
-    let used = instance.stop().await;
-    println!("used {} worst {}", used.len(), worst_second(&used));
+    let used = instance.stop().await.at;
     assert_under(&used, 1.10);
     assert!(used.len() as f64 >= 0.9 * RATE * (took - 0.1), "{} grants used in {took} s", used.len());
 }
