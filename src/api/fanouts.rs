@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::{Extension, Json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::path::Id;
 use super::problem::{Code, Refusal};
 use super::query::{self, Given};
 use super::{Api, shown};
@@ -29,7 +30,7 @@ const PAGE: u32 = 20;
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(pass): Extension<Pass>,
-    Path(id): Path<String>,
+    Id(id): Id,
     given: Given,
 ) -> Result<Json<wire::Fanout>, Refusal> {
     let [wait_ms] = query::read(given, ["wait_ms"])?;

@@ -14,6 +14,7 @@ mod guard;
 mod import;
 pub mod keys;
 mod ops;
+mod path;
 mod problem;
 mod query;
 mod request_id;

@@ -7,5 +7,5 @@ mod listener;
 pub mod quota;
 
 pub use gate::{Gate, Pass, Shed};
-pub use listener::{Limits, serve};
+pub use listener::{Cut, Limits, serve};
 pub use quota::Quota;
