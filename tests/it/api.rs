@@ -197,7 +197,7 @@ fn ago(seconds: i64) -> String {
     (OffsetDateTime::now_utc() - time::Duration::seconds(seconds)).format(&Rfc3339).unwrap()
 }
 
-fn goal(id: &str) -> Value {
+pub(crate) fn goal(id: &str) -> Value {
     json!({
         "id": id, "type": "goal", "match_id": "4711", "occurred_at": ago(1), "subjects": ["match:4711", "team:ars"],
         "fields": {"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"},
@@ -233,7 +233,7 @@ async fn until_closed(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut answer = Vec::new();
     while !String::from_utf8_lossy(&answer).contains(end) {
         let byte = timeout(SOON, stream.read_u8()).await.expect("an answer must come");
