@@ -126,6 +126,10 @@ pub(super) fn account(f: &Fanout) -> String {
         .collect();
     let why = if failed.is_empty() { String::new() } else { format!(" ({})", failed.join(", ")) };
     let seconds = f.duration_ms as f64 / 1000.0;
+    let ceiling = match &f.ceiling {
+        c if c.mode.is_empty() => "nothing was sent under it yet".to_owned(),
+        c => format!("{} {}/s, lowest pace {}/s", c.mode, c.rate, c.pace),
+    };
     [
         format!("fan-out     {}  {} of match {}, event {}, {}", f.id, f.event_type, f.match_id, f.event_id, f.kind),
         format!(
@@ -140,7 +144,7 @@ pub(super) fn account(f: &Fanout) -> String {
             "attempts    {}, of which {} retries; {} throttled, slowest {} ms",
             f.attempts, f.retried, f.throttled, f.slowest_send_ms
         ),
-        format!("ceiling     {} {}/s, lowest pace {}/s", f.ceiling.mode, f.ceiling.rate, f.ceiling.pace),
+        format!("ceiling     {ceiling}"),
         format!("ledger      {}\n", f.ledger),
     ]
     .join("\n")

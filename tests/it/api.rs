@@ -7,7 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use clap::Parser;
 use fanfare::api::{self, Keys, Scope, State};
+use fanfare::cli::devices::DevicesCommand;
+use fanfare::cli::fanout::FanoutCommand;
+use fanfare::cli::send::SendArgs;
+use fanfare::cli::{self, Failure};
 use fanfare::clock::{Boot, DbClock};
 use fanfare::domain::catalogue::{BUILT_IN, Catalogue};
 use fanfare::domain::event::FieldError;
@@ -655,6 +660,19 @@ async fn oversize_bodies_are_refused_without_being_read() {
 }
 
 #[tokio::test]
+async fn a_refusal_reaches_a_caller_who_goes_on_writing() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let huge = " ".repeat(20_000_000);
+        for _ in 0..10 {
+            let response = service.call_as("all", Method::POST, "/v1/events", Some(huge.clone())).await;
+            refused(response, 413, "body_too_large").await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_body_shorter_than_announced_is_no_event() {
     for_each_store(async |store| {
         let service = Service::start(&store).await;
@@ -756,6 +774,73 @@ async fn a_stop_waits_for_requests_in_progress_and_not_for_ever() {
                 assert_eq!(service.stop().await.unwrap_err().connections, 1);
             }
         }
+    })
+    .await;
+}
+
+#[derive(clap::Parser)]
+enum Line {
+    Send(SendArgs),
+    #[command(subcommand)]
+    Fanout(FanoutCommand),
+    #[command(subcommand)]
+    Devices(DevicesCommand),
+}
+
+impl Service {
+    /// Runs a command of the command line against this service.
+    async fn cli(&self, args: &[&str]) -> Result<(), Failure> {
+        let (url, key) = (format!("http://{}", self.addr), self.key("all"));
+        let line = [&["fanfare"], args, &["--url", &url, "--key", key]].concat();
+        match Line::try_parse_from(line).unwrap() {
+            Line::Send(args) => cli::send::run(args).await,
+            Line::Fanout(command) => cli::fanout::run(command).await,
+            Line::Devices(command) => cli::devices::run(command).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_command_line_posts_waits_and_lists() {
+    for_each_store(async |store| {
+        let mut service = Service::start(&store).await;
+        let goal =
+            ["send", "goal", "--match", "4711", "--id", "evt-1", "--field", "home=Arsenal", "--field", "away=Chelsea"];
+        let goal = [&goal[..], &["--field", "score=2-1", "--field", "minute=67", "--field", "player=Saka"]].concat();
+        service.cli(&goal).await.unwrap();
+        let freeze = service.freezes.recv().await.unwrap().job;
+        assert_eq!((freeze.event.id.as_str(), &freeze.event.fields["minute"][..]), ("evt-1", "67"));
+        let id = freeze.id.to_string();
+        let wait = ["fanout", "show", &id, "--wait", "0"];
+        assert!(matches!(service.cli(&wait).await, Err(Failure::Runtime(why)) if why.contains("not settled")));
+        service.settle(freeze.id).await;
+        service.cli(&["fanout", "show", &id, "--wait"]).await.unwrap();
+        service.cli(&["fanout", "list", "--state", "done", "--json"]).await.unwrap();
+        let bad = service.cli(&["fanout", "list", "--state", "finished"]).await;
+        assert!(matches!(bad, Err(Failure::Runtime(why)) if why.contains("state  must be one of")));
+        let bad = service.cli(&["send", "gaol", "--match", "1"]).await;
+        assert!(matches!(bad, Err(Failure::Runtime(why)) if why.contains("did you mean goal?")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_command_line_imports_from_a_file() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("devices.ndjson");
+        let good = json!({"id": "d1", "user_id": "u", "token": "t", "platform": "web", "follows": ["team:ars"]});
+        std::fs::write(&file, format!("{good}\n")).unwrap();
+        let import = ["devices", "import", file.to_str().unwrap()];
+        service.cli(&import).await.unwrap();
+        service.cli(&["devices", "show", "d1"]).await.unwrap();
+        std::fs::write(&file, format!("{good}\nnonsense\n")).unwrap();
+        assert!(matches!(service.cli(&import).await, Err(Failure::Runtime(why)) if why.starts_with("1 line")));
+        let missing = service.cli(&["devices", "import", "/nowhere/at/all"]).await;
+        assert!(matches!(missing, Err(Failure::Runtime(why)) if why.contains("/nowhere/at/all")));
+        store.close().await;
+        assert!(matches!(service.cli(&["devices", "show", "d1"]).await, Err(Failure::Unavailable(_))));
     })
     .await;
 }

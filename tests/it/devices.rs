@@ -284,6 +284,21 @@ async fn imports_have_a_limit_of_their_own_and_kinds_they_read() {
 }
 
 #[tokio::test]
+async fn a_refusal_reaches_a_client_in_the_middle_of_its_body() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        for _ in 0..20 {
+            let pieces = (0..200).map(|_| Ok(Bytes::from_static(&[b'x'; 65_536])));
+            let Err(ClientError::Refused(problem)) = service.client("ops").import(stream::iter(pieces)).await else {
+                panic!("the refusal was lost")
+            };
+            assert_eq!(problem.code, "forbidden");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_client_sees_what_any_caller_sees() {
     for_each_store(async |store| {
         let service = Service::start(&store).await;
