@@ -33,6 +33,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::harness::postgres::TestDatabase;
+
 /// Far longer than anything here takes, far shorter than a forgotten test.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
@@ -40,8 +42,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) async fn for_each_store(test: impl AsyncFn(Arc<dyn Store>)) {
     let dir = tempfile::tempdir().unwrap();
     let sqlite = SqliteStore::open(&dir.path().join("fanfare.db")).await.unwrap();
-    let (url, _database) = postgres().await;
-    let postgres = PostgresStore::connect(&url.into(), 8).unwrap();
+    let database = TestDatabase::create().await;
+    let postgres = PostgresStore::connect(&database.url.clone().into(), 8).unwrap();
     for store in [Arc::new(sqlite) as Arc<dyn Store>, Arc::new(postgres)] {
         // Shown when the test fails.
         println!("on {}", store.engine());
@@ -49,15 +51,6 @@ pub(crate) async fn for_each_store(test: impl AsyncFn(Arc<dyn Store>)) {
         test(Arc::clone(&store)).await;
         store.close().await;
     }
-}
-
-async fn postgres() -> (String, ()) {
-    use sqlx::Connection;
-    let url = std::env::var("FANFARE_TEST_POSTGRES_URL").expect("set FANFARE_TEST_POSTGRES_URL, or use tests/run");
-    let name = format!("api_{}", uuid::Uuid::new_v4().simple());
-    let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
-    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await.unwrap();
-    (format!("{}/{name}", url.rsplit_once('/').unwrap().0), ())
 }
 
 /// The API served on a free port.
