@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use super::target::{Target, print_json};
 use super::{Failure, print};
-use crate::client::ListQuery;
+use crate::client::{ClientError, ListQuery};
 use crate::wire::Fanout;
 
 /// What `fanfare fanout` can do.
@@ -74,7 +74,16 @@ pub(super) async fn wait(target: &Target, id: &str, seconds: u64) -> Result<(), 
         let left = until.saturating_duration_since(Instant::now());
         // Short polls while somebody watches, long ones otherwise.
         let step = left.min(Duration::from_secs(if live { 1 } else { 30 }));
-        let fanout = client.fanout(id, step).await.map_err(|fault| target.failure(fault))?;
+        let fanout = match client.fanout(id, step).await {
+            Ok(fanout) => fanout,
+            // The service is busy: that is no answer to what we wait for.
+            Err(ClientError::Refused(problem)) if problem.retryable && !left.is_zero() => {
+                let pause = Duration::from_secs(problem.retry_after_s.unwrap_or(1).max(1));
+                tokio::time::sleep(pause.min(left)).await;
+                continue;
+            }
+            Err(fault) => return Err(target.failure(fault)),
+        };
         let settled = fanout.settled_at.is_some() || fanout.state == "set_aside";
         if live {
             let end = if settled { "\r\x1b[K" } else { "" };
