@@ -73,3 +73,50 @@ fn unreadable(error: ReadError) -> Refusal {
         ReadError::Syntax { .. } => Refusal::new(Code::BadJson, error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use serde_json::Value;
+    use tokio::time::Instant;
+
+    fn request(body: Body) -> Request {
+        Request::builder().body(body).expect("a request")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_given_up_as_a_whole() {
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
+        });
+        let start = Instant::now();
+        let refusal = json::<Value>(request(Body::from_stream(trickle)), 1000).await.unwrap_err();
+        assert_eq!((refusal, start.elapsed()), (slow(BODY_TIMEOUT), BODY_TIMEOUT));
+    }
+
+    #[tokio::test]
+    async fn the_limit_is_exact_whether_or_not_the_size_is_announced() {
+        let unannounced = |size: usize| {
+            let pieces = vec![Ok::<_, std::io::Error>(Bytes::from("1".repeat(size)))];
+            request(Body::from_stream(stream::iter(pieces)))
+        };
+        let too_large = Refusal::new(Code::BodyTooLarge, "this call takes at most 8 bytes");
+        assert_eq!(json::<Value>(unannounced(8), 8).await, Ok(Value::from(11_111_111)));
+        assert_eq!(json::<Value>(unannounced(9), 8).await, Err(too_large.clone()));
+        let mut announced = request(Body::empty());
+        announced.headers_mut().insert(CONTENT_LENGTH, 9.into());
+        assert_eq!(json::<Value>(announced, 8).await, Err(too_large));
+    }
+
+    #[test]
+    fn kinds_are_compared_without_case_and_parameters() {
+        let read = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, axum::http::HeaderValue::from_static(value))]);
+            kind(&headers, "hint", |kind| kind == "application/json").is_ok()
+        };
+        assert!(read("Application/JSON; charset=utf-8"));
+        assert!(!read("application/jsonl") && !read(""));
+    }
+}

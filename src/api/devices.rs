@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::body::{MAX_BODY_BYTES, json};
+use super::path::Id;
 use super::problem::{Code, Refusal};
 use super::{Api, shown};
 use crate::devices::{DeviceDraft, FollowsDraft, address_hash, show_follows};
@@ -19,11 +20,7 @@ use crate::wire::{DeviceAnswer, DeviceRegistered, DeviceRequest, FollowsRequest}
 const MAX_FOLLOWS_BYTES: usize = 256 * 1024;
 
 /// Registers or updates: 201 when it is new, 200 when it was there. What it follows stays as it is.
-pub(super) async fn register(
-    State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<Response, Refusal> {
+pub(super) async fn register(State(api): State<Arc<Api>>, Id(id): Id, request: Request) -> Result<Response, Refusal> {
     let asked = json::<DeviceRequest>(request, MAX_BODY_BYTES).await?;
     let draft = DeviceDraft {
         id: &id,
@@ -40,11 +37,7 @@ pub(super) async fn register(
 }
 
 /// Replaces the whole set of follows.
-pub(super) async fn follow(
-    State(api): State<Arc<Api>>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn follow(State(api): State<Arc<Api>>, Id(id): Id, request: Request) -> Result<StatusCode, Refusal> {
     let id = device_id(&id)?;
     let asked = json::<FollowsRequest>(request, MAX_FOLLOWS_BYTES).await?;
     let follows = FollowsDraft { follows: &asked.follows, muted: &asked.muted }.parse(&api.state.catalogue)?;
@@ -52,7 +45,7 @@ pub(super) async fn follow(
 }
 
 /// Never tells the token.
-pub(super) async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Json<DeviceAnswer>, Refusal> {
+pub(super) async fn show(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Json<DeviceAnswer>, Refusal> {
     let view = api.state.store.device(device_id(&id)?).await?.ok_or_else(absent)?;
     let (follows, muted) = show_follows(&view.follows, &api.state.catalogue);
     Ok(Json(DeviceAnswer {
@@ -70,7 +63,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>) ->
 }
 
 /// 204 whether or not it was there: what the caller wants is that it is gone, and a repeated request finds it so.
-pub(super) async fn delete(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
+pub(super) async fn delete(State(api): State<Arc<Api>>, Id(id): Id) -> Result<StatusCode, Refusal> {
     api.state.store.delete_device(device_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -9,7 +9,6 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::mpsc::error::TrySendError;
 
 use super::Api;
 use super::body::{MAX_BODY_BYTES, json};
@@ -67,8 +66,8 @@ fn out_of_time(error: DeadlineError) -> Refusal {
     }
 }
 
-/// Commits and hands over in a task of its own: a caller who hangs up in between must not leave a committed fan-out
-/// that nobody in this process knows of.
+/// Commits and hands over in a task of its own: a goal must not wait for the sweeper because its caller hung up in
+/// between.
 async fn commit(api: &Arc<Api>, new: NewFanout) -> Result<Accepted, Refusal> {
     let api = Arc::clone(api);
     let task = async move {
@@ -82,16 +81,11 @@ async fn commit(api: &Arc<Api>, new: NewFanout) -> Result<Accepted, Refusal> {
     tokio::spawn(task).await.unwrap_or_else(|fault| Err(Refusal::internal(&fault.to_string())))
 }
 
-/// A freeze is leased to this instance from its commit on, and a living instance's freezes are nobody else's to take:
-/// so a full queue is waited for. How many wait is bounded by the backlog; a closed queue means that we drain, and
-/// draining gives the lease back.
+/// A queue that is full or closed is no error: the freeze is in the store, where the sweeper finds what nobody runs.
 fn hand_over(api: &Api, freeze: FreezeJob) {
-    let (fanout_id, event_id) = (freeze.job.id.0, freeze.job.event.id.as_str());
-    tracing::debug!(target: "fanfare::api", fanout_id, event_id, "event accepted");
-    if let Err(TrySendError::Full(freeze)) = api.state.handover.try_send(freeze) {
-        let handover = api.state.handover.clone();
-        tokio::spawn(async move { handover.send(freeze).await });
-    }
+    let (fanout_id, event_id) = (freeze.job.id.0, freeze.job.event.id.to_string());
+    let handed_over = api.state.handover.try_send(freeze).is_ok();
+    tracing::debug!(target: "fanfare::api", fanout_id, event_id, handed_over, "event accepted");
 }
 
 /// Recipients waiting, at the pace in force.

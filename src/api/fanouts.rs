@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::{Extension, Json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::path::Id;
 use super::problem::{Code, Refusal};
 use super::query::{self, Given};
 use super::{Api, shown};
@@ -21,7 +22,7 @@ use crate::wire;
 /// Longest long poll, ms. Most proxies give up on an answer after 60 s.
 const MAX_WAIT_MS: u32 = 60_000;
 /// A fan-out may be settled by another instance, of which no nudge comes.
-const TICK: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_secs(1);
 const MAX_PAGE: u32 = 100;
 const PAGE: u32 = 20;
 
@@ -29,7 +30,7 @@ const PAGE: u32 = 20;
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(pass): Extension<Pass>,
-    Path(id): Path<String>,
+    Id(id): Id,
     given: Given,
 ) -> Result<Json<wire::Fanout>, Refusal> {
     let [wait_ms] = query::read(given, ["wait_ms"])?;
@@ -39,10 +40,14 @@ pub(super) async fn show(
     // Subscribed before the first reading: what settles after that reading is heard.
     let mut settled = api.state.settled.subscribe();
     let until = Instant::now() + Duration::from_millis(wait_ms.into());
+    let mut poll = None;
     loop {
         let view = api.state.store.fanout(id).await?.ok_or_else(absent)?;
         if ended(&view) || Instant::now() >= until || api.state.draining.is_cancelled() {
             return Ok(Json(shown::fanout(&view, api.state.clock.now_ms())?));
+        }
+        if poll.is_none() {
+            poll = Some(api.polls.enter().map_err(|_| too_many())?);
         }
         pass.step_out();
         tokio::select! {
@@ -52,6 +57,10 @@ pub(super) async fn show(
         }
         pass.step_in().await;
     }
+}
+
+fn too_many() -> Refusal {
+    Refusal::new(Code::Overloaded, "as many callers wait for fan-outs as this instance lets wait; ask without wait_ms")
 }
 
 const fn ended(view: &FanoutView) -> bool {

@@ -14,6 +14,7 @@ mod guard;
 mod import;
 pub mod keys;
 mod ops;
+mod path;
 mod problem;
 mod query;
 mod request_id;
@@ -87,10 +88,14 @@ pub struct Limits {
 /// Imports at once: each may hold a batch of rows in memory and a writer of the database busy.
 const MAX_IMPORTS: u32 = 2;
 
+/// Long polls at once: each reads its fan-out again about once a second.
+const MAX_POLLS: u32 = 500;
+
 /// The state with what the API keeps itself.
 struct Api {
     state: State,
     gate: Gate,
+    polls: Gate,
     imports: Gate,
     quota: Quota,
     backlog: Backlog,
@@ -101,6 +106,7 @@ pub fn router(state: State) -> Router {
     let Limits { max_in_flight, requests_per_s_per_key, max_backlog } = state.limits;
     let api = Arc::new(Api {
         gate: Gate::new(max_in_flight),
+        polls: Gate::new(MAX_POLLS),
         imports: Gate::new(MAX_IMPORTS),
         quota: Quota::new(requests_per_s_per_key),
         backlog: Backlog::new(max_backlog),

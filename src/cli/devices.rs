@@ -73,6 +73,7 @@ async fn import(target: &Target, file: &Path) -> Result<(), Failure> {
     }
     match answer.rejected_total {
         0 => Ok(()),
+        1 => Err(Failure::Runtime("1 line was rejected; the others are kept".to_owned())),
         n => Err(Failure::Runtime(format!("{n} lines were rejected; the others are kept"))),
     }
 }

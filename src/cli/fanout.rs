@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use super::target::{Target, print_json};
 use super::{Failure, print};
-use crate::client::ListQuery;
+use crate::client::{ClientError, ListQuery};
 use crate::wire::Fanout;
 
 /// What `fanfare fanout` can do.
@@ -74,7 +74,16 @@ pub(super) async fn wait(target: &Target, id: &str, seconds: u64) -> Result<(), 
         let left = until.saturating_duration_since(Instant::now());
         // Short polls while somebody watches, long ones otherwise.
         let step = left.min(Duration::from_secs(if live { 1 } else { 30 }));
-        let fanout = client.fanout(id, step).await.map_err(|fault| target.failure(fault))?;
+        let fanout = match client.fanout(id, step).await {
+            Ok(fanout) => fanout,
+            // The service is busy: that is no answer to what we wait for.
+            Err(ClientError::Refused(problem)) if problem.retryable && !left.is_zero() => {
+                let pause = Duration::from_secs(problem.retry_after_s.unwrap_or(1).max(1));
+                tokio::time::sleep(pause.min(left)).await;
+                continue;
+            }
+            Err(fault) => return Err(target.failure(fault)),
+        };
         let settled = fanout.settled_at.is_some() || fanout.state == "set_aside";
         if live {
             let end = if settled { "\r\x1b[K" } else { "" };
@@ -126,6 +135,10 @@ pub(super) fn account(f: &Fanout) -> String {
         .collect();
     let why = if failed.is_empty() { String::new() } else { format!(" ({})", failed.join(", ")) };
     let seconds = f.duration_ms as f64 / 1000.0;
+    let ceiling = match &f.ceiling {
+        c if c.mode.is_empty() => "nothing was sent under it yet".to_owned(),
+        c => format!("{} {}/s, lowest pace {}/s", c.mode, c.rate, c.pace),
+    };
     [
         format!("fan-out     {}  {} of match {}, event {}, {}", f.id, f.event_type, f.match_id, f.event_id, f.kind),
         format!(
@@ -140,7 +153,7 @@ pub(super) fn account(f: &Fanout) -> String {
             "attempts    {}, of which {} retries; {} throttled, slowest {} ms",
             f.attempts, f.retried, f.throttled, f.slowest_send_ms
         ),
-        format!("ceiling     {} {}/s, lowest pace {}/s", f.ceiling.mode, f.ceiling.rate, f.ceiling.pace),
+        format!("ceiling     {ceiling}"),
         format!("ledger      {}\n", f.ledger),
     ]
     .join("\n")

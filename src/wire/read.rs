@@ -157,6 +157,7 @@ impl<'de> Visitor<'de> for Once {
 mod tests {
     use super::*;
     use crate::wire::EventRequest;
+    use proptest::prelude::*;
 
     fn event_with(fields: &str) -> Vec<u8> {
         format!(
@@ -221,6 +222,40 @@ mod tests {
     fn an_answer_does_not_repeat_a_whole_body() {
         let (at, problem) = field(format!(r#"{{"{}":1}}"#, "k".repeat(60_000)).as_bytes());
         assert!(at.len() < 300 && problem.len() < 300, "{} {}", at.len(), problem.len());
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (-1e15..1e15).prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            let object = proptest::collection::btree_map(any::<String>(), inner.clone(), 0..6);
+            prop_oneof![
+                proptest::collection::vec(inner, 0..6).prop_map(Value::from),
+                object.prop_map(|map| map.into_iter().collect())
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn strictness_changes_nothing_about_values(value in json()) {
+            let text = value.to_string();
+            prop_assert_eq!(read::<Value>(text.as_bytes()), Ok(serde_json::from_str(&text).unwrap()));
+        }
+
+        #[test]
+        fn no_bytes_are_a_crash(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
+            let _ = read::<EventRequest>(&bytes);
+            let whole = event_with(r#""fields":{"a":[1,{"b":"\u00e9"}]},"data":{}"#);
+            let cut = &whole[..cut.min(whole.len())];
+            prop_assert_eq!(read::<EventRequest>(cut).is_ok(), cut.len() == whole.len());
+        }
     }
 
     #[test]

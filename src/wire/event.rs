@@ -1,0 +1,47 @@
+//! Owns the shapes of posting an event.
+//! Must never know: which types and fields there are.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// `POST /v1/events`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventRequest {
+    /// The caller's id: the same id with the same content is the same fan-out.
+    pub id: String,
+    /// Name of an event type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The match.
+    pub match_id: String,
+    /// RFC 3339 with an offset.
+    pub occurred_at: String,
+    /// What must be followed: `match:4711`, `team:ars`.
+    pub subjects: Vec<String>,
+    /// Values for the texts.
+    #[serde(default)]
+    pub fields: BTreeMap<String, Value>,
+    /// Passed to the app as strings.
+    #[serde(default)]
+    pub data: BTreeMap<String, Value>,
+    /// Reserved for corrections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Value>,
+    /// Overrides the type's usefulness, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub useful_for_s: Option<u32>,
+}
+
+/// Answer to an accepted event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventAccepted {
+    /// The fan-out.
+    pub fanout_id: String,
+    /// Where to read its state.
+    pub status_url: String,
+    /// Estimate of the time until the first send, ms.
+    pub expected_start_ms: u64,
+}

@@ -1,0 +1,107 @@
+//! Owns the shapes of reading fan-outs and the numbers in force.
+//! Must never know: how the counts come about.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/fanouts/{id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fanout {
+    /// The fan-out.
+    pub id: String,
+    /// The caller's event id.
+    pub event_id: String,
+    /// Event type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The match.
+    pub match_id: String,
+    /// `original`, `correction`, `replay`.
+    pub kind: String,
+    /// `freezing`, `sending`, `done`, `cancelled`, `set_aside`.
+    pub state: String,
+    /// Devices the event must reach, as frozen so far.
+    pub recipients: u64,
+    /// Accepted by FCM.
+    pub delivered: u64,
+    /// Any other outcome.
+    pub failed: u64,
+    /// No outcome yet.
+    pub pending: u64,
+    /// One key per outcome.
+    pub outcomes: BTreeMap<String, u64>,
+    /// HTTP requests, one grant each.
+    pub attempts: u64,
+    /// Second attempts.
+    pub retried: u64,
+    /// Throttled answers.
+    pub throttled: u64,
+    /// Attempts the provider did not process.
+    pub unprocessed: u64,
+    /// Attempts that never left.
+    pub unsent: u64,
+    /// Attempts resent after a refresh of the access token.
+    pub reauthed: u64,
+    /// Attempts that stalled.
+    pub stalled: u64,
+    /// RFC 3339.
+    pub accepted_at: String,
+    /// RFC 3339.
+    pub deadline_at: String,
+    /// RFC 3339; absent until settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_at: Option<String>,
+    /// From acceptance to settling, or to now, ms.
+    pub duration_ms: i64,
+    /// Slowest answered attempt, ms.
+    pub slowest_send_ms: u64,
+    /// `exact`, or `lower_bound` after an instance was lost.
+    pub ledger: String,
+    /// Ceiling while it was sent.
+    pub ceiling: FanoutCeiling,
+}
+
+/// The ceiling a fan-out was sent under.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FanoutCeiling {
+    /// `shared`, `split`, `single`.
+    pub mode: String,
+    /// Per second.
+    pub rate: f64,
+    /// Lowest pace applied, per second.
+    pub pace: f64,
+}
+
+/// `GET /v1/fanouts`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FanoutList {
+    /// Newest first.
+    pub fanouts: Vec<Fanout>,
+    /// Pass as `cursor` for the next page; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// `GET /v1/ceiling`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CeilingAnswer {
+    /// `shared`, `split`, `single`.
+    pub mode: String,
+    /// Ceiling of the fleet, per second.
+    pub rate: f64,
+    /// Pace of the fleet, per second.
+    pub pace: f64,
+    /// What this instance may use, per second.
+    pub share: f64,
+    /// Used by this instance in the last full second.
+    pub used_per_s: f64,
+    /// Grants wanted now.
+    pub waiting: u64,
+    /// Forfeited since start.
+    pub forfeited: u64,
+    /// 0 = not paused.
+    pub paused_for_ms: u64,
+    /// Empty when nothing is out of the ordinary.
+    pub reason: String,
+}

@@ -1,0 +1,37 @@
+//! Owns the shape of a refusal.
+//! Must never know: which codes there are.
+
+use serde::{Deserialize, Serialize};
+
+/// RFC 9457 problem, `application/problem+json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// `about:blank`: the code says more than a page would.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Short, the same for every problem of this code.
+    pub title: String,
+    /// HTTP status.
+    pub status: u16,
+    /// What is wrong here and how to mend it.
+    pub detail: String,
+    /// Stable, for programs.
+    pub code: String,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+    /// When, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
+    /// Faults by field.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldProblem>,
+}
+
+/// One field at fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldProblem {
+    /// JSON pointer, `/fields/player`.
+    pub field: String,
+    /// What is wrong and how to mend it.
+    pub problem: String,
+}
