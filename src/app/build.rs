@@ -95,8 +95,8 @@ impl App {
                 max_backlog: config.api.max_backlog,
             },
         };
-        let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
         let grace = Duration::from_millis(config.drain.grace_ms);
+        let limits = door::Limits { max_connections: config.api.max_connections, grace, ..door::Limits::default() };
         Ok(Self { api, ops, addrs, limits, state, ops_state, store: base.store, boot: base.boot, workers, grace })
     }
 }
