@@ -58,7 +58,7 @@ current = math.max(1, current)
 -- for ever. News count to the microsecond. The lower pace wins, so two hit by the same throttle halve it once.
 local late, lower = 100000, 20000
 if news then late, lower = 0, 0 end
-if own_pause > 0 and now + own_pause > pause + late then pause = now + math.min(own_pause, longest) end
+if own_pause > math.max(0, pause - now) + late then pause = now + math.min(own_pause, longest) end
 if own_pace < current - lower then current, pace, cut = own_pace, own_pace, now end
 
 local distance = every * FULL / current

@@ -353,3 +353,24 @@ async fn one_process_alone_keeps_to_the_rate_and_uses_it() {
     assert_under(&used, 1.10);
     assert!(used.len() as f64 >= 0.9 * RATE * (took - 0.1), "{} grants used in {took} s", used.len());
 }
+
+#[tokio::test]
+async fn a_memory_of_a_pause_counts_only_when_it_differs_by_more_than_a_round_trip() {
+    let redis = RedisServer::start().await;
+    let script = redis::Script::new(include_str!("../../src/ceiling/reserve.lua"));
+    let mut connection = redis.connection().await;
+    let mut pause_after = async |own_pause: u64, news: bool| -> i64 {
+        let mut call = script.key("{fanfare:test}:fcm.send");
+        call.arg(500.0).arg(20).arg(5).arg(100_000).arg(3_600_000_000_u64).arg(50_000);
+        call.arg(own_pause).arg(1_000_000).arg(u8::from(news));
+        let answer: Vec<i64> = call.invoke_async(&mut connection).await.expect("an answer");
+        (answer[3] - answer[6]).max(0)
+    };
+    assert_eq!(pause_after(99_000, false).await, 0, "the end of a pause that is over for the fleet");
+    assert_eq!(pause_after(50_000, true).await, 50_000, "news, to the microsecond");
+    assert_eq!(pause_after(9_000_000, false).await, 9_000_000, "the fleet has forgotten");
+    let left = pause_after(9_050_000, false).await;
+    assert!(left <= 9_000_000, "{left}: a memory does not stretch the pause");
+    assert_eq!(pause_after(9_050_000, true).await, 9_050_000);
+    assert_eq!(pause_after(7_200_000_000, true).await, 3_600_000_000, "an hour at most");
+}
