@@ -4,7 +4,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +16,10 @@ use tokio::time::Instant;
 use crate::breaker::BreakerState;
 use crate::ceiling::{Ceiling, GrantRun};
 use crate::clock::DbClock;
-use crate::domain::batch::{ClaimedChunk, FanoutJob, Outbound};
+use crate::domain::batch::Outbound;
 use crate::domain::catalogue::Catalogue;
 use crate::domain::ids::FanoutId;
-use crate::domain::outcome::Cause;
 use crate::fcm::attempted::Attempted;
-use crate::fcm::bearer::Bearer;
 use crate::fcm::connections::Connections;
 use crate::fcm::oauth::{TokenState, Tokens};
 
@@ -30,14 +27,12 @@ use super::budget::RetryBudget;
 use super::fan::Fan;
 use super::flight::{AttemptId, Flight, Slots};
 use super::gates::{Gates, Shut};
-use super::hand::{Ending, Hand, HandKey, Spot};
+use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
-use super::stock::{Stock, Take};
+use super::stock::Stock;
 use super::throttle::ThrottleScope;
 use super::{Hands, Released, ToSender};
 
-/// Launches between two looks at what came in.
-const BURST: usize = 64;
 /// Counters are handed over this often.
 const PART_EVERY: Duration = Duration::from_secs(1);
 /// Longest sleep: gates and deadlines in database time are looked at again.
@@ -118,7 +113,7 @@ pub struct Dispatcher {
     pub(super) now: Instant,
     part_due: Instant,
     breaker_was: BreakerState,
-    token: watch::Receiver<TokenState>,
+    pub(super) token: watch::Receiver<TokenState>,
 }
 
 impl Dispatcher {
@@ -196,6 +191,7 @@ impl Dispatcher {
         self.account(self.now.saturating_duration_since(before));
         let late = self.stock.forfeit_late(self.now);
         self.wiring.ceiling.forfeited(late);
+        self.heed();
         self.age();
         self.expire();
         self.wake_delayed();
@@ -203,6 +199,15 @@ impl Dispatcher {
         self.settle_suspects();
         self.want();
         self.hand_over();
+    }
+
+    /// Another instance may have been told to pause: what was reserved before that is given up.
+    fn heed(&mut self) {
+        if let Some(until) = self.wiring.ceiling.paused_until().filter(|until| *until > self.now) {
+            self.gates.pause(until);
+            let lost = self.stock.clear();
+            self.wiring.ceiling.forfeited(lost);
+        }
     }
 
     /// Counts the time since the last turn towards what blocked it.
@@ -251,69 +256,6 @@ impl Dispatcher {
         if let Some(chunk) = self.hand.get_mut(spot.key) {
             chunk.delayed += 1;
             self.delayed.push(Reverse((until, spot)));
-        }
-    }
-
-    fn launch(&mut self) {
-        for _ in 0..BURST {
-            if let Err(block) = self.launch_one() {
-                self.block = block;
-                return;
-            }
-        }
-    }
-
-    /// Gate, slot, grant at hand, then a recipient, then its stream; only then is the grant used.
-    fn launch_one(&mut self) -> Result<(), Block> {
-        let bearer = self.check()?;
-        let spot = self.pick().ok_or(Block::Nobody)?;
-        let avoid = self.delivery(spot).and_then(|d| d.avoid);
-        let Some(stream) = self.connections.try_stream(avoid) else {
-            self.put_back(spot);
-            return Err(Block::Stream);
-        };
-        let Some(body) = self.body(spot) else {
-            return Ok(());
-        };
-        self.stock.take(self.now);
-        self.wiring.ceiling.used(1);
-        let id = self.bind(spot, bearer.1);
-        let attempt = self.connections.attempt(stream, &bearer.0, body);
-        self.landings.push(Box::pin(AssertUnwindSafe(attempt).catch_unwind().map(move |result| (id, result))));
-        Ok(())
-    }
-
-    /// The access token, when nothing holds every launch.
-    fn check(&mut self) -> Result<(Bearer, u64), Block> {
-        if self.hand.launchable() == 0 {
-            return Err(Block::Nobody);
-        }
-        let token = self.token();
-        if let Some(shut) = self.gates.shut(self.now, token.as_ref().map(|t| t.1)) {
-            return Err(Block::Gate(shut));
-        }
-        let in_flight = u32::try_from(self.flight.len()).unwrap_or(u32::MAX);
-        if self.gates.breaker.allowance(self.now, in_flight) == 0 {
-            let until = self.gates.breaker.next_change(self.now);
-            return Err(Block::Gate(Shut { cause: Cause::Breaker, until }));
-        }
-        if self.flight.free() == 0 || self.exposure.free() == 0 {
-            return Err(Block::Slot);
-        }
-        match self.stock.peek(self.now) {
-            Take::Granted => token.ok_or(Block::Nobody),
-            Take::At(at) => Err(Block::Grant(Some(at))),
-            Take::Empty => Err(Block::Grant(None)),
-        }
-    }
-
-    /// The access token and its generation, unless it has run out.
-    fn token(&self) -> Option<(Bearer, u64)> {
-        match &*self.token.borrow() {
-            TokenState::Ready { bearer, generation, expires } if *expires > self.now => {
-                Some((bearer.clone(), *generation))
-            }
-            _ => None,
         }
     }
 
@@ -369,56 +311,6 @@ impl Dispatcher {
         let known = [block, delayed, self.flight.next_change(), self.outbox.next_change()];
         let soonest = known.into_iter().flatten().min().unwrap_or(self.now + LONGEST_SLEEP);
         soonest.clamp(self.now, self.now + LONGEST_SLEEP)
-    }
-
-    fn receive(&mut self, message: ToSender) {
-        match message {
-            ToSender::Chunks(chunks) => chunks.into_iter().for_each(|(chunk, job)| self.take(chunk, job)),
-            ToSender::Flushed(flushed) => self.flushed(flushed),
-            ToSender::Lease(until) => self.renew(until),
-            ToSender::Settled(id) => {
-                self.fans.remove(&id);
-            }
-            ToSender::Drain => self.drain(),
-        }
-    }
-
-    fn take(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) {
-        let now_ms = self.wiring.clock.now_ms();
-        let id = claimed.chunk.fanout;
-        self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
-        let (key, gone) = self.hand.add(claimed, job);
-        for record in gone {
-            self.exposure.take();
-            if let Some(chunk) = self.hand.get(key) {
-                self.outbox.outcome(chunk.meta, record, self.now);
-            }
-        }
-        if self.gates.draining {
-            self.stop(key, Ending::Release);
-        }
-        self.close_if_over(key);
-    }
-
-    fn renew(&mut self, until: crate::clock::Boot) {
-        if !self.gates.leased() {
-            self.release_all();
-        }
-        self.gates.renew(until);
-    }
-
-    fn drain(&mut self) {
-        self.gates.draining = true;
-        self.release_all();
-    }
-
-    /// Hands every chunk back: it may be another instance's by now, or soon.
-    fn release_all(&mut self) {
-        let keys: Vec<HandKey> = self.hand.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            self.stop(key, Ending::Release);
-            self.close_if_over(key);
-        }
     }
 
     fn settled(&self) -> bool {

@@ -9,13 +9,16 @@
 pub mod budget;
 pub mod claim;
 pub mod decide;
-pub mod deliver;
+mod deliver;
 pub mod dispatch;
 pub mod fan;
+mod finish;
 pub mod flight;
 pub mod freeze;
 pub mod gates;
 pub mod hand;
+mod intake;
+mod launch;
 pub mod lease;
 pub mod outbox;
 pub mod sender;

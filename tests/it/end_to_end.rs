@@ -74,7 +74,8 @@ fn scramble(text: &str) -> u64 {
 async fn line_of(fanout: &Fanout) -> Event {
     let id = fanout.id.clone();
     let event = fanout.event_id.clone();
-    let ours = move |e: &Event| e.is("fanfare::fanout", "fanout_id", &id) && e.is("fanfare::fanout", "event_id", &event);
+    let ours =
+        move |e: &Event| e.is("fanfare::fanout", "fanout_id", &id) && e.is("fanfare::fanout", "event_id", &event);
     let found = logs().wait_for(1, ours).await;
     assert_eq!(found.len(), 1, "one line per fan-out");
     assert_eq!(found[0].message, "fan-out finished");

@@ -179,7 +179,8 @@ fn row(match_id: &str, i: usize, token: &str) -> String {
 
 /// A goal.
 pub fn goal(id: &str, match_id: &str, useful_for_s: u32) -> EventRequest {
-    let fields = serde_json::json!({"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"});
+    let fields =
+        serde_json::json!({"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"});
     EventRequest {
         id: id.to_owned(),
         kind: "goal".to_owned(),

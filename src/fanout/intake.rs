@@ -1,0 +1,88 @@
+//! Owns what comes in from the other side: chunks, acknowledgements, the lease, the drain.
+//! Must never know: how anything is launched.
+
+use std::sync::Arc;
+
+use crate::clock::Boot;
+use crate::domain::batch::{ClaimedChunk, FanoutJob, Flushed};
+
+use super::ToSender;
+use super::dispatch::Dispatcher;
+use super::fan::Fan;
+use super::hand::{Ending, HandKey};
+
+impl Dispatcher {
+    pub(super) fn receive(&mut self, message: ToSender) {
+        match message {
+            ToSender::Chunks(chunks) => chunks.into_iter().for_each(|(chunk, job)| self.take(chunk, job)),
+            ToSender::Flushed(flushed) => self.flushed(flushed),
+            ToSender::Lease(until) => self.renew(until),
+            ToSender::Settled(id) => {
+                self.fans.remove(&id);
+            }
+            ToSender::Drain => self.drain(),
+        }
+    }
+
+    fn take(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) {
+        let now_ms = self.wiring.clock.now_ms();
+        let id = claimed.chunk.fanout;
+        self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
+        let (key, gone) = self.hand.add(claimed, job);
+        for record in gone {
+            self.exposure.take();
+            if let Some(chunk) = self.hand.get(key) {
+                self.outbox.outcome(chunk.meta, record, self.now);
+            }
+        }
+        if self.gates.draining {
+            self.stop(key, Ending::Release);
+        }
+        self.close_if_over(key);
+    }
+
+    fn renew(&mut self, until: Boot) {
+        if !self.gates.leased() {
+            self.release_all();
+        }
+        self.gates.renew(until);
+    }
+
+    pub(super) fn drain(&mut self) {
+        self.gates.draining = true;
+        self.release_all();
+    }
+
+    /// Hands every chunk back: it may be another instance's by now, or soon.
+    fn release_all(&mut self) {
+        let keys: Vec<HandKey> = self.hand.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.stop(key, Ending::Release);
+            self.close_if_over(key);
+        }
+    }
+
+    /// Outcomes are on disk: their exposure is free, and ownership may have changed.
+    pub(super) fn flushed(&mut self, flushed: Flushed) {
+        self.exposure.give(flushed.outcomes as usize);
+        for ack in flushed.acks {
+            let Some(key) = self.hand.find(ack.chunk) else {
+                continue;
+            };
+            if let Some(chunk) = self.hand.get_mut(key) {
+                chunk.merge_done(&ack.done);
+            }
+            if !ack.owned {
+                self.stop(key, Ending::Lost);
+            }
+            self.close_if_over(key);
+        }
+    }
+
+    /// Forgets fan-outs whose deadline is long past: another instance settled them.
+    pub(super) fn forget(&mut self) {
+        let long_ago = self.wiring.clock.now_ms() - 600_000;
+        let hand = &self.hand;
+        self.fans.retain(|id, fan| fan.job.deadline_ms > long_ago || hand.holds(*id));
+    }
+}
