@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use bytes::Bytes;
 use futures_util::FutureExt;
 
+use crate::breaker::BreakerState;
 use crate::domain::outcome::{Cause, Outcome};
 use crate::domain::recipient::Platform;
 use crate::fcm::bearer::Bearer;
@@ -87,7 +88,8 @@ impl Dispatcher {
 
     /// The next recipient that nothing of its own holds back.
     pub(super) fn pick(&mut self) -> Option<Spot> {
-        while let Some(spot) = self.hand.pick() {
+        let healthy = self.gates.breaker.state() == BreakerState::Closed;
+        while let Some(spot) = if healthy { self.hand.pick() } else { self.hand.pick_probe() } {
             let Some(recipient) = self.hand.get(spot.key).and_then(|c| c.recipient(spot.ordinal)) else {
                 continue;
             };

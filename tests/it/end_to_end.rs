@@ -68,7 +68,9 @@ fn tokens(run: &str) -> Vec<String> {
 }
 
 fn scramble(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)) >> 1
+    let mut h = text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (h ^ (h >> 33)) >> 1
 }
 
 async fn line_of(fanout: &Fanout) -> Event {
@@ -101,7 +103,7 @@ async fn every_outcome(database: Database, redis: bool, run: &'static str) {
 
     let found: BTreeMap<&str, u64> =
         fanout.outcomes.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (name.as_str(), *n)).collect();
-    assert_eq!(found, expected());
+    assert_eq!(found, expected(), "{fanout:#?}\n{:#?}", world.emulator.stats());
     assert_eq!(fanout.recipients, RECIPIENTS as u64);
     assert_eq!((fanout.delivered + fanout.failed, fanout.pending), (fanout.recipients, 0));
 
@@ -214,6 +216,22 @@ async fn a_goal_nobody_follows_is_settled_with_its_line() {
         assert_eq!(lines[0].number("recipients"), 0);
         service.stop().await.unwrap();
     }
+}
+
+/// Recipients that fail for a reason of their own open the breaker; they must not keep it open for the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn poisoned_recipients_do_not_hold_the_others_up() {
+    let mut world = World::new(Database::Sqlite, false).await;
+    world.set("FCM__SLOTS", 8);
+    let service = world.serve().await;
+    let poisoned = (0..30).map(|i| format!("unavailable-{i}"));
+    let tokens: Vec<String> = poisoned.chain((0..470).map(|i| format!("ok-{i}"))).collect();
+    service.follow("poison", &tokens).await;
+    let fanout = service.settled(&service.goal("evt-poison", "poison", 100).await).await;
+    assert_eq!((fanout.delivered, fanout.outcomes["transient"]), (470, 30), "{fanout:?}");
+    let opened = logs().find(|e| e.message == "breaker changed" && e.is("fanfare::fanout", "to", "open"));
+    assert!(!opened.is_empty(), "the breaker had a reason to open");
+    service.stop().await.unwrap();
 }
 
 /// A drain repeats nobody and loses nobody: what was not sent is sent by the next start.

@@ -1,3 +1,5 @@
+//! Owns the tests of the catalogue.
+//! Must never know: how it is stored.
 use super::*;
 use crate::domain::event::Event;
 use crate::domain::event::tests::{goal, goal_draft};

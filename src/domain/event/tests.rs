@@ -1,3 +1,5 @@
+//! Owns the tests of events.
+//! Must never know: how they are stored.
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;

@@ -143,6 +143,14 @@ impl Chunk {
                 return Some(ordinal);
             }
         }
+        self.next_fresh()
+    }
+
+    /// The next recipient that had no attempt here.
+    fn next_fresh(&mut self) -> Option<u16> {
+        if self.ending.is_some() {
+            return None;
+        }
         while self.fresh < self.keys.len() {
             let i = self.fresh;
             self.fresh += 1;
@@ -209,6 +217,16 @@ impl Hand {
             }
         }
         self.chunks.iter_mut().find_map(|(key, chunk)| spot_of(*key, chunk))
+    }
+
+    /// The recipient to probe the provider with: one that had no attempt yet, where there is one. A recipient that
+    /// failed before may fail for a reason of its own, and would hold a half-open breaker shut for everybody.
+    pub fn pick_probe(&mut self) -> Option<Spot> {
+        let fresh = self.chunks.iter_mut().find_map(|(key, chunk)| {
+            let key = *key;
+            chunk.next_fresh().map(|ordinal| Spot { key, ordinal })
+        });
+        fresh.or_else(|| self.pick())
     }
 
     /// A chunk in hand.

@@ -91,6 +91,19 @@ fn a_stopped_chunk_launches_nothing_and_names_who_was_tried() {
 }
 
 #[test]
+fn a_probe_goes_to_somebody_who_has_not_failed() {
+    let mut hand = Hand::default();
+    let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
+    let failed = hand.pick().unwrap();
+    hand.get_mut(key).unwrap().make_ready(failed.ordinal);
+    assert_eq!(hand.pick_probe().unwrap().ordinal, 1);
+    assert_eq!(hand.pick().unwrap().ordinal, failed.ordinal, "otherwise a retry goes before the fresh ones");
+    hand.get_mut(key).unwrap().make_ready(failed.ordinal);
+    assert_eq!(hand.pick_probe().unwrap().ordinal, 2);
+    assert_eq!(hand.pick_probe().unwrap().ordinal, failed.ordinal, "better than nobody");
+}
+
+#[test]
 fn a_late_acknowledgement_takes_recipients_out() {
     let mut hand = Hand::default();
     let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));

@@ -1,7 +1,6 @@
 //! Owns a real service in this process: the whole app on free ports, over a real database, against an emulator.
 //! Must never know: what a test expects of it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,10 +29,11 @@ pub enum Database {
 /// What outlives a service: database, Redis, emulator.
 pub struct World {
     pub emulator: Emulator,
-    pub redis: Option<RedisServer>,
+    /// Ends with the world.
+    _redis: Option<RedisServer>,
     pub settings: Environment,
     postgres: Option<TestDatabase>,
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
     key: String,
 }
 
@@ -76,7 +76,7 @@ impl World {
             std::fs::write(&path, pem).unwrap();
             settings.insert("FANFARE__FCM__CA_FILE".into(), path.display().to_string());
         }
-        let world = Self { emulator, redis, settings, postgres, dir, key };
+        let world = Self { emulator, _redis: redis, settings, postgres, _dir: dir, key };
         if world.postgres.is_some() {
             world.store().await.migrate().await.unwrap();
         }
@@ -98,33 +98,21 @@ impl World {
         fanfare::app::open_store(&load(None, &self.settings).unwrap().config).await.unwrap()
     }
 
-    /// A path in the world's own directory.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// The key every call of the API needs.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
     /// Starts a service.
     pub async fn serve(&self) -> Service {
         let config = load(None, &self.settings).unwrap().serving().unwrap();
         let app = App::build(config).await.unwrap_or_else(|error| panic!("{error}"));
-        let (api, ops) = (format!("http://{}", app.api_addr()), format!("http://{}", app.ops_addr()));
+        let api = format!("http://{}", app.api_addr());
         let drain = CancellationToken::new();
         let client = Client::new(&api, SecretString::from(self.key.clone())).unwrap();
         let task = tokio::spawn(app.run(drain.clone()));
-        Service { client, api, ops, drain, task }
+        Service { client, drain, task }
     }
 }
 
 /// A running service.
 pub struct Service {
     pub client: Client,
-    pub api: String,
-    pub ops: String,
     drain: CancellationToken,
     task: tokio::task::JoinHandle<Result<(), RunError>>,
 }
