@@ -68,7 +68,9 @@ pub struct Chunk {
     recipients: Vec<Option<Recipient>>,
     keys: Vec<DeviceKey>,
     done: Bitmap,
+    /// Those from here up to `fresh_end` had no attempt here.
     fresh: usize,
+    fresh_end: usize,
     ready: VecDeque<u16>,
 }
 
@@ -89,6 +91,7 @@ impl Chunk {
             keys: claimed.keys,
             done: claimed.done,
             fresh: 0,
+            fresh_end: usize::from(n),
             ready: VecDeque::new(),
         }
     }
@@ -130,7 +133,7 @@ impl Chunk {
     /// How many can be launched now, as far as the chunk knows.
     #[must_use]
     pub fn launchable(&self) -> usize {
-        if self.ending.is_some() { 0 } else { self.ready.len() + (self.keys.len() - self.fresh) }
+        if self.ending.is_some() { 0 } else { self.ready.len() + (self.fresh_end - self.fresh) }
     }
 
     /// The next launchable recipient.
@@ -143,22 +146,32 @@ impl Chunk {
                 return Some(ordinal);
             }
         }
-        self.next_fresh()
-    }
-
-    /// The next recipient that had no attempt here.
-    fn next_fresh(&mut self) -> Option<u16> {
-        if self.ending.is_some() {
-            return None;
-        }
-        while self.fresh < self.keys.len() {
+        while self.fresh < self.fresh_end {
             let i = self.fresh;
             self.fresh += 1;
-            if !self.done.get(i) && self.recipients[i].is_some() {
+            if self.waits(i) {
                 return u16::try_from(i).ok();
             }
         }
         None
+    }
+
+    /// The last recipient that had no attempt here: as far as possible from those that failed.
+    fn last_fresh(&mut self) -> Option<u16> {
+        if self.ending.is_some() {
+            return None;
+        }
+        while self.fresh < self.fresh_end {
+            self.fresh_end -= 1;
+            if self.waits(self.fresh_end) {
+                return u16::try_from(self.fresh_end).ok();
+            }
+        }
+        None
+    }
+
+    fn waits(&self, i: usize) -> bool {
+        !self.done.get(i) && self.recipients.get(i).is_some_and(Option::is_some)
     }
 
     /// Stops launching; the positions that had an attempt and have neither an outcome nor one in flight.
@@ -219,12 +232,13 @@ impl Hand {
         self.chunks.iter_mut().find_map(|(key, chunk)| spot_of(*key, chunk))
     }
 
-    /// The recipient to probe the provider with: one that had no attempt yet, where there is one. A recipient that
-    /// failed before may fail for a reason of its own, and would hold a half-open breaker shut for everybody.
+    /// The recipient to probe the provider with: one that had no attempt yet, where there is one, and far from those
+    /// that had. Recipients that failed, and their neighbours, may fail for a reason of their own; as probes they
+    /// would hold a half-open breaker shut for everybody.
     pub fn pick_probe(&mut self) -> Option<Spot> {
         let fresh = self.chunks.iter_mut().find_map(|(key, chunk)| {
             let key = *key;
-            chunk.next_fresh().map(|ordinal| Spot { key, ordinal })
+            chunk.last_fresh().map(|ordinal| Spot { key, ordinal })
         });
         fresh.or_else(|| self.pick())
     }

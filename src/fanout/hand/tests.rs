@@ -96,10 +96,10 @@ fn a_probe_goes_to_somebody_who_has_not_failed() {
     let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
     let failed = hand.pick().unwrap();
     hand.get_mut(key).unwrap().make_ready(failed.ordinal);
-    assert_eq!(hand.pick_probe().unwrap().ordinal, 1);
+    assert_eq!(hand.pick_probe().unwrap().ordinal, 2, "far from the one that failed");
     assert_eq!(hand.pick().unwrap().ordinal, failed.ordinal, "otherwise a retry goes before the fresh ones");
     hand.get_mut(key).unwrap().make_ready(failed.ordinal);
-    assert_eq!(hand.pick_probe().unwrap().ordinal, 2);
+    assert_eq!(hand.pick_probe().unwrap().ordinal, 1);
     assert_eq!(hand.pick_probe().unwrap().ordinal, failed.ordinal, "better than nobody");
 }
 
