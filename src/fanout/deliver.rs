@@ -21,7 +21,7 @@ impl Dispatcher {
         };
         let spot = flying.spot;
         if let Some(chunk) = self.hand.get_mut(spot.key) {
-            chunk.flying -= 1;
+            chunk.flying = chunk.flying.saturating_sub(1);
         }
         match result {
             Ok(answer) => self.answered(flying, &answer),

@@ -247,6 +247,7 @@ impl Dispatcher {
             if let Some(chunk) = self.hand.get_mut(spot.key).filter(|c| c.ending.is_none()) {
                 chunk.delayed = chunk.delayed.saturating_sub(1);
                 chunk.make_ready(spot.ordinal);
+                self.close_if_over(spot.key);
             }
         }
     }

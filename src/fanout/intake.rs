@@ -25,6 +25,12 @@ impl Dispatcher {
     }
 
     fn take(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) {
+        if let Some(old) = self.hand.find(claimed.chunk) {
+            // Lost and claimed again while attempts of the first time are in flight: not two hands for one chunk.
+            self.releasing.push((claimed.chunk, claimed.epoch));
+            self.stop(old, Ending::Lost);
+            return self.close_if_over(old);
+        }
         let now_ms = self.wiring.clock.now_ms();
         let id = claimed.chunk.fanout;
         self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
@@ -81,7 +87,7 @@ impl Dispatcher {
 
     /// Forgets fan-outs whose deadline is long past: another instance settled them.
     pub(super) fn forget(&mut self) {
-        let long_ago = self.wiring.clock.now_ms() - 600_000;
+        let long_ago = self.wiring.clock.now_ms() - 3_600_000;
         let hand = &self.hand;
         self.fans.retain(|id, fan| fan.job.deadline_ms > long_ago || hand.holds(*id));
     }

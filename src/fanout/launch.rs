@@ -30,6 +30,8 @@ impl Dispatcher {
                 return;
             }
         }
+        // More may be launched, after a look at what came in.
+        self.block = Block::Grant(Some(self.now));
     }
 
     /// Gate, slot, grant at hand, then a recipient, then its stream; only then is the grant used.
@@ -56,6 +58,10 @@ impl Dispatcher {
     fn check(&mut self) -> Result<(Bearer, u64), Block> {
         if self.hand.launchable() == 0 {
             return Err(Block::Nobody);
+        }
+        if !self.releasing.is_empty() {
+            // They are handed back when nothing is exposed any more, and that must come to pass.
+            return Err(Block::Gate(Shut { cause: Cause::Hold, until: None }));
         }
         let token = self.token();
         if let Some(shut) = self.gates.shut(self.now, token.as_ref().map(|t| t.1)) {

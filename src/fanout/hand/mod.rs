@@ -78,7 +78,7 @@ impl Chunk {
     fn new(claimed: ClaimedChunk, job: Arc<FanoutJob>) -> Self {
         let n = u16::try_from(claimed.keys.len()).unwrap_or(u16::MAX);
         let meta = ChunkMeta { chunk: claimed.chunk, epoch: claimed.epoch, n };
-        Self {
+        let mut chunk = Self {
             meta,
             job,
             deliveries: HashMap::new(),
@@ -93,6 +93,18 @@ impl Chunk {
             fresh: 0,
             fresh_end: usize::from(n),
             ready: VecDeque::new(),
+        };
+        chunk.trim();
+        chunk
+    }
+
+    /// Keeps both ends of the fresh ones at somebody who waits, so that none left means nobody left.
+    fn trim(&mut self) {
+        while self.fresh < self.fresh_end && !self.waits(self.fresh) {
+            self.fresh += 1;
+        }
+        while self.fresh < self.fresh_end && !self.waits(self.fresh_end - 1) {
+            self.fresh_end -= 1;
         }
     }
 
@@ -111,18 +123,25 @@ impl Chunk {
     /// Marks an outcome; `false` when there was one already.
     pub fn finish(&mut self, ordinal: u16) -> bool {
         self.deliveries.remove(&ordinal);
-        self.done.set(usize::from(ordinal))
+        let first = self.done.set(usize::from(ordinal));
+        self.trim();
+        first
     }
 
     /// Takes over outcomes an earlier owner wrote late.
     pub fn merge_done(&mut self, done: &Bitmap) {
         let fits = self.done.union(done).is_ok();
         debug_assert!(fits, "an acknowledgement of another size");
+        let done = &self.done;
+        self.ready.retain(|ordinal| !done.get(usize::from(*ordinal)));
+        self.trim();
     }
 
-    /// Makes a recipient launchable again, behind the others.
+    /// Makes a recipient launchable again, behind the others; one that has an outcome by now is left alone.
     pub fn make_ready(&mut self, ordinal: u16) {
-        self.ready.push_back(ordinal);
+        if !self.done.get(usize::from(ordinal)) {
+            self.ready.push_back(ordinal);
+        }
     }
 
     /// Puts a picked recipient back in front: something was missing to launch it.
@@ -141,33 +160,24 @@ impl Chunk {
         if self.ending.is_some() {
             return None;
         }
-        while let Some(ordinal) = self.ready.pop_front() {
-            if !self.done.get(usize::from(ordinal)) {
-                return Some(ordinal);
-            }
+        if let Some(ordinal) = self.ready.pop_front() {
+            return Some(ordinal);
         }
-        while self.fresh < self.fresh_end {
-            let i = self.fresh;
-            self.fresh += 1;
-            if self.waits(i) {
-                return u16::try_from(i).ok();
-            }
-        }
-        None
+        let first = (self.fresh < self.fresh_end).then_some(self.fresh)?;
+        self.fresh += 1;
+        self.trim();
+        u16::try_from(first).ok()
     }
 
     /// The last recipient that had no attempt here: as far as possible from those that failed.
     fn last_fresh(&mut self) -> Option<u16> {
-        if self.ending.is_some() {
+        if self.ending.is_some() || self.fresh == self.fresh_end {
             return None;
         }
-        while self.fresh < self.fresh_end {
-            self.fresh_end -= 1;
-            if self.waits(self.fresh_end) {
-                return u16::try_from(self.fresh_end).ok();
-            }
-        }
-        None
+        self.fresh_end -= 1;
+        let last = self.fresh_end;
+        self.trim();
+        u16::try_from(last).ok()
     }
 
     fn waits(&self, i: usize) -> bool {

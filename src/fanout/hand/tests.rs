@@ -48,6 +48,27 @@ fn the_most_urgent_chunk_goes_first_and_bulk_keeps_its_floor() {
 }
 
 #[test]
+fn nobody_left_to_launch_means_a_chunk_is_over() {
+    let mut hand = Hand::default();
+    let mut chunk = claimed(1, Class::Urgent, 0, 6);
+    (chunk.recipients[0], chunk.recipients[4], chunk.recipients[5]) = (None, None, None);
+    let (key, _) = hand.add(chunk, job(1, Class::Urgent));
+    for ordinal in [1, 2] {
+        assert_eq!(hand.pick().unwrap().ordinal, ordinal);
+    }
+    let mut late = Bitmap::new(6);
+    late.set(3);
+    let chunk = hand.get_mut(key).unwrap();
+    chunk.make_ready(1);
+    assert!(!chunk.is_over());
+    chunk.merge_done(&late);
+    late.set(1);
+    chunk.merge_done(&late);
+    chunk.make_ready(3);
+    assert!(chunk.is_over() && chunk.launchable() == 0, "gone, done elsewhere, or picked");
+}
+
+#[test]
 fn rank_orders_a_class() {
     let mut hand = Hand::default();
     hand.add(claimed(1, Class::Urgent, 50, 3), job(1, Class::Urgent));
