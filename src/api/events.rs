@@ -22,9 +22,13 @@ use crate::wire::{EventAccepted, EventRequest};
 pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Refusal> {
     api.backlog.admit(&*api.state.store).await?;
     let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;
-    let new = check(&api, posted)?;
-    let event_id = new.event.id.clone();
-    match commit(&api, new).await? {
+    let event = parse(&api, posted)?;
+    let event_id = event.id.clone();
+    let accepted = match event.deadline_ms(api.state.clock.now_ms()) {
+        Ok(deadline_ms) => commit(&api, check(&api, event, deadline_ms)?).await?,
+        Err(late) => repeat(&api, &event, late).await?,
+    };
+    match accepted {
         Accepted::New(freeze) => Ok(answer(StatusCode::ACCEPTED, freeze.job.id, expected_start_ms(&api))),
         Accepted::Repeat(fanout) => Ok(answer(StatusCode::OK, fanout, 0)),
         Accepted::Conflict(fanout) => Err(Refusal::new(
@@ -34,13 +38,15 @@ pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Res
     }
 }
 
-fn check(api: &Api, posted: EventRequest) -> Result<NewFanout, Refusal> {
+fn parse(api: &Api, posted: EventRequest) -> Result<Event, Refusal> {
     if posted.supersedes.is_some() {
         return Err(Refusal::field("/supersedes", "corrections are not served by this version"));
     }
+    Ok(Event::parse(draft(posted), &api.state.catalogue)?)
+}
+
+fn check(api: &Api, event: Event, deadline_ms: i64) -> Result<NewFanout, Refusal> {
     let catalogue = &api.state.catalogue;
-    let event = Event::parse(draft(posted), catalogue)?;
-    let deadline_ms = event.deadline_ms(api.state.clock.now_ms()).map_err(out_of_time)?;
     (api.state.fits)(&event).map_err(|fault| vec![fault])?;
     let class = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?.class;
     Ok(NewFanout { content_hash: event.content_hash(), class, deadline_ms, event })
@@ -56,6 +62,16 @@ fn draft(posted: EventRequest) -> EventDraft {
         fields: posted.fields,
         data: posted.data,
         useful_for_s: posted.useful_for_s,
+    }
+}
+
+/// Out of time: refused, unless it was accepted while it had time. A caller whose answer was lost asks again, and must
+/// not be told that what reached everybody was refused.
+async fn repeat(api: &Api, event: &Event, error: DeadlineError) -> Result<Accepted, Refusal> {
+    match api.state.store.seen(event.id.clone()).await? {
+        Some((fanout, hash)) if hash == event.content_hash() => Ok(Accepted::Repeat(fanout)),
+        Some((fanout, _)) => Ok(Accepted::Conflict(fanout)),
+        None => Err(out_of_time(error)),
     }
 }
 

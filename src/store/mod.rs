@@ -18,7 +18,7 @@ pub mod sqlite;
 use async_trait::async_trait;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
-use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, FanoutId};
+use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows, KindMask};
 use crate::domain::tally::PartCounters;
 pub use records::*;
@@ -67,6 +67,9 @@ pub trait Store: Send + Sync + 'static {
     /// Commits an event and its fan-out, the freeze leased to `boot`, in one transaction.
     /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`].
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError>;
+
+    /// The fan-out an event id was accepted as, with the event's content hash.
+    async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError>;
 
     /// Fan-outs accepted whose freeze has not ended, owned by nobody alive: leases up to `limit` of them to `boot`.
     /// So are freezes of `boot` itself that are not among the `running` and were accepted [`HANDOVER_MS`] ago or

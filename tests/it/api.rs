@@ -317,6 +317,32 @@ async fn the_meaning_decides_what_is_a_repeat() {
     .await;
 }
 
+/// The answer to the first post may have been lost: the second must not say that what was sent was refused.
+#[tokio::test]
+async fn an_accepted_event_is_a_repeat_even_after_its_deadline() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let mut event = goal("evt-late");
+        event["occurred_at"] = json!(ago(4));
+        event["useful_for_s"] = json!(5);
+        let first = service.post_event(&event).await;
+        assert_eq!(first.status(), StatusCode::ACCEPTED);
+        let fanout = first.json::<EventAccepted>().await.unwrap().fanout_id;
+        let mut unknown = event.clone();
+        unknown["id"] = json!("evt-unknown");
+        while service.post_event(&unknown).await.status() != StatusCode::UNPROCESSABLE_ENTITY {
+            unknown["id"] = json!(format!("evt-{}", uuid::Uuid::new_v4()));
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        let repeat = service.post_event(&event).await;
+        assert_eq!(repeat.status(), StatusCode::OK);
+        assert_eq!(repeat.json::<EventAccepted>().await.unwrap().fanout_id, fanout);
+        event["fields"]["score"] = json!("3-1");
+        refused(service.post_event(&event).await, 409, "event_conflict").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn every_fault_of_an_event_is_named() {
     for_each_store(async |store| {

@@ -5,7 +5,7 @@ use sqlx::PgPool;
 
 use super::fault::Fault;
 use crate::domain::batch::{FanoutJob, FanoutKind};
-use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
 /// One statement, so one transaction and one round trip. The unique key of `event` decides who is first.
@@ -52,12 +52,15 @@ fn first_freeze(id: FanoutId, accepted_ms: i64, new: &NewFanout) -> FreezeJob {
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0 }
 }
 
+pub(super) async fn seen(pool: &PgPool, id: &EventId) -> Result<Option<(FanoutId, Vec<u8>)>, Fault> {
+    let row: Option<(Vec<u8>, i64)> = sqlx::query_as(WINNER).bind(id.as_str()).fetch_optional(pool).await?;
+    Ok(row.map(|(hash, id)| (FanoutId(id), hash)))
+}
+
 async fn loser(pool: &PgPool, new: &NewFanout) -> Result<Accepted, Fault> {
-    let winner: Option<(Vec<u8>, i64)> =
-        sqlx::query_as(WINNER).bind(new.event.id.as_str()).fetch_optional(pool).await?;
-    match winner {
-        Some((hash, id)) if hash == new.content_hash => Ok(Accepted::Repeat(FanoutId(id))),
-        Some((_, id)) => Ok(Accepted::Conflict(FanoutId(id))),
+    match seen(pool, &new.event.id).await? {
+        Some((id, hash)) if hash == new.content_hash => Ok(Accepted::Repeat(id)),
+        Some((id, _)) => Ok(Accepted::Conflict(id)),
         // Its time to be kept ended between the two statements; the next try inserts.
         None => Err(StoreError::Unavailable("accept: the earlier event was just deleted".to_owned()).into()),
     }

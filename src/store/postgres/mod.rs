@@ -31,7 +31,7 @@ use super::records::{
 };
 use super::{Store, StoreError};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
-use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, FanoutId};
+use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use statements::STATEMENTS;
@@ -121,6 +121,10 @@ impl Store for PostgresStore {
             let jobs = if let Accepted::New(job) = reply { vec![job] } else { Vec::new() };
             freeze::give_back(&pool, boot, jobs)
         })
+    }
+
+    async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
+        on!(self.main, "seen", |pool| accept::seen(&pool, &id))
     }
 
     async fn take_freezes(

@@ -7,22 +7,26 @@ use super::fault::{Answer, corrupt};
 use super::rows::{boot_bytes, code, from_json, now_ms, to_json};
 use super::sql;
 use crate::domain::batch::{Class, FanoutJob};
-use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
 use crate::store::{Accepted, FreezeJob, HANDOVER_MS, NewFanout};
 
 /// Commits an event and its fan-out, or says which fan-out it is already.
 pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFanout) -> Answer<Accepted> {
-    let seen: Option<(Vec<u8>, i64)> =
-        query_as(sql::EVENT_SEEN).bind(new.event.id.as_str()).fetch_optional(&mut *conn).await?;
-    if let Some((hash, fanout)) = seen {
+    if let Some((fanout, hash)) = seen(&mut *conn, new.event.id.clone()).await? {
         let same = hash == new.content_hash;
-        return Ok(if same { Accepted::Repeat(FanoutId(fanout)) } else { Accepted::Conflict(FanoutId(fanout)) });
+        return Ok(if same { Accepted::Repeat(fanout) } else { Accepted::Conflict(fanout) });
     }
     let accepted_ms = now_ms();
     let id = add(conn, boot, &new, accepted_ms).await?;
     let job =
         FanoutJob { id: FanoutId(id), event: new.event, class: new.class, accepted_ms, deadline_ms: new.deadline_ms };
     Ok(Accepted::New(FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0 }))
+}
+
+/// The fan-out an event id was accepted as.
+pub(super) async fn seen(conn: &mut SqliteConnection, id: EventId) -> Answer<Option<(FanoutId, Vec<u8>)>> {
+    let row: Option<(Vec<u8>, i64)> = query_as(sql::EVENT_SEEN).bind(id.as_str()).fetch_optional(conn).await?;
+    Ok(row.map(|(hash, fanout)| (FanoutId(fanout), hash)))
 }
 
 async fn add(conn: &mut SqliteConnection, boot: BootId, new: &NewFanout, accepted_ms: i64) -> Answer<i64> {

@@ -32,7 +32,7 @@ use super::{
     Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError, Swept,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
-use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, FanoutId};
+use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 use fault::{Answer, Fault};
@@ -107,6 +107,10 @@ impl Store for SqliteStore {
 
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
         self.writer.run(2, move |c| accept::accept(c, boot, new).boxed()).await
+    }
+
+    async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
+        self.read(move |c| accept::seen(c, id).boxed()).await
     }
 
     async fn take_freezes(
