@@ -57,10 +57,13 @@ impl DbClock {
         Self { offset: AtomicI64::new(wall - Boot::now().ms()) }
     }
 
-    /// The database said `db_ms` in answer to a question asked at `asked`. Reading it as of the asking makes the
-    /// estimate late by at most the round trip, never early: a deadline is kept, not stretched.
-    pub fn observe(&self, db_ms: i64, asked: Boot) {
-        self.offset.store(db_ms - asked.ms(), Ordering::Relaxed);
+    /// The database said `db_ms` in answer to a question asked at `asked` and answered at `answered`. It read its clock
+    /// somewhere in between, which bounds the offset from both sides; the estimate moves only as far as that demands, so
+    /// that a slow answer neither ends deadlines early nor turns time back.
+    pub fn observe(&self, db_ms: i64, asked: Boot, answered: Boot) {
+        let (least, most) = (db_ms - answered.ms(), db_ms - asked.ms());
+        let offset = self.offset.load(Ordering::Relaxed).clamp(least.min(most), most);
+        self.offset.store(offset, Ordering::Relaxed);
     }
 
     /// Database time now, ms since the epoch.
@@ -77,10 +80,23 @@ mod tests {
     #[test]
     fn the_estimate_follows_the_database_and_goes_on() {
         let clock = DbClock::from_wall();
-        clock.observe(1_000_000, Boot::now());
+        clock.observe(1_000_000, Boot::now(), Boot::now());
         let first = clock.now_ms();
         assert!((1_000_000..1_001_000).contains(&first), "{first}");
         std::thread::sleep(Duration::from_millis(5));
         assert!(clock.now_ms() > first);
+    }
+
+    #[test]
+    fn a_slow_answer_moves_the_estimate_only_as_far_as_it_must() {
+        let clock = DbClock::from_wall();
+        let asked = Boot::now();
+        clock.observe(1_000_000, asked, asked);
+        let answered = asked.plus(Duration::from_secs(2));
+        clock.observe(1_002_000, asked, answered);
+        let drift = clock.now_ms() - 1_000_000;
+        assert!(drift < 1_000, "the answer is consistent with the estimate, which stays: {drift}");
+        clock.observe(5_000_000, asked, answered);
+        assert!(clock.now_ms() >= 4_998_000, "a jump of the database's clock is followed");
     }
 }

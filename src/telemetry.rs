@@ -77,6 +77,22 @@ where
     Ok(Box::new(lines.json().flatten_event(true).with_current_span(false).with_span_list(false).finish()))
 }
 
+/// Whether a fault that comes again and again was told already: one line when it begins, one when it is over.
+#[derive(Debug, Default)]
+pub struct Outage(bool);
+
+impl Outage {
+    /// It failed; `true` when that is news.
+    pub const fn begins(&mut self) -> bool {
+        !std::mem::replace(&mut self.0, true)
+    }
+
+    /// It worked; `true` when that is news.
+    pub const fn over(&mut self) -> bool {
+        std::mem::replace(&mut self.0, false)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};

@@ -95,8 +95,8 @@ impl App {
                 max_backlog: config.api.max_backlog,
             },
         };
+        let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
         let grace = Duration::from_millis(config.drain.grace_ms);
-        let limits = door::Limits { max_connections: config.api.max_connections, grace, ..door::Limits::default() };
         Ok(Self { api, ops, addrs, limits, state, ops_state, store: base.store, boot: base.boot, workers, grace })
     }
 }
@@ -170,7 +170,6 @@ impl Base {
 
     fn workers(&self, config: &Config, wires: Wires, ends: Ends) -> Result<Built, BuildError> {
         let (outbound_tx, outbound) = mpsc::unbounded_channel();
-        let (released_tx, released) = mpsc::unbounded_channel();
         let (complete_tx, complete) = mpsc::unbounded_channel();
         let (handover, accepted) = mpsc::channel(HANDOVER);
         let settled = broadcast::Sender::new(1024);
@@ -178,7 +177,6 @@ impl Base {
             inbox: ends.inbox,
             grants: ends.grants,
             outbound: outbound_tx,
-            released: released_tx,
             tokens: wires.tokens.clone(),
             ceiling: wires.watched.ceiling.clone(),
             clock: Arc::clone(&wires.clock),
@@ -191,6 +189,7 @@ impl Base {
             claimer: Claimer {
                 store: Arc::clone(&self.store),
                 boot: self.boot,
+                clock: Arc::clone(&wires.clock),
                 hands: Arc::clone(&wires.watched.hands),
                 sender: wires.to_sender.clone(),
                 jobs: HashMap::new(),
@@ -219,7 +218,6 @@ impl Base {
             lease: ends.lease,
             accepted,
             outbound,
-            released,
             complete,
             sender,
             to_sender: wires.to_sender,

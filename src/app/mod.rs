@@ -1,9 +1,9 @@
 //! Owns the composition: it builds every room from the configuration, runs them, and drains them in order.
 //! Must never know: what any room decides.
 //!
-//! The order of a drain: readiness goes red and waiting polls are answered; no new requests; no new claims or freezes;
-//! the sender thread lets what is in flight end and hands chunks back; outcomes are flushed; complete fan-outs are
-//! settled; the lease ends; the database closes.
+//! The order of a drain: readiness goes red and waiting polls are answered; no new requests, claims or freezes; the
+//! sender thread lets what is in flight end; outcomes are flushed and chunks handed back; complete fan-outs are settled;
+//! the lease ends; the database closes.
 
 mod bridge;
 mod build;
@@ -25,10 +25,10 @@ use crate::api;
 use crate::domain::batch::Outbound;
 use crate::domain::ids::{BootId, FanoutId};
 use crate::door;
+use crate::fanout::ToSender;
 use crate::fanout::claim::Claimer;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
-use crate::fanout::{Released, ToSender};
 use crate::ledger::flush::Flusher;
 use crate::ledger::settle::Settler;
 use crate::store::{FreezeJob, Store};
@@ -83,7 +83,6 @@ struct Workers {
     accepted: mpsc::Receiver<FreezeJob>,
     flusher: Flusher,
     outbound: mpsc::UnboundedReceiver<Outbound>,
-    released: mpsc::UnboundedReceiver<Released>,
     settler: Settler,
     complete: mpsc::UnboundedReceiver<FanoutId>,
     sender: JoinHandle<()>,
@@ -115,7 +114,7 @@ impl App {
         let ops_stop = CancellationToken::new();
         let ops = tokio::spawn(door::serve(self.ops, api::ops_router(self.ops_state), self.limits, ops_stop.clone()));
         let api = tokio::spawn(door::serve(self.api, api::router(self.state), self.limits, draining.clone()));
-        let running = Running::start(self.workers, Arc::clone(&self.store));
+        let mut running = Running::start(self.workers, Arc::clone(&self.store));
         let early = running.until(&shutdown).await;
         draining.cancel();
         let drain = running.drain(api, &self.store, self.boot);
@@ -139,7 +138,6 @@ struct Running {
     takers: JoinSet<&'static str>,
     lease: tokio::task::JoinHandle<()>,
     flusher: tokio::task::JoinHandle<()>,
-    releaser: tokio::task::JoinHandle<()>,
     settler: tokio::task::JoinHandle<()>,
     sender: JoinHandle<()>,
     to_sender: mpsc::UnboundedSender<ToSender>,
@@ -152,7 +150,6 @@ impl Running {
         let mut takers = JoinSet::new();
         let (claimer, freezer, accepted) = (w.claimer, w.freezer, w.accepted);
         let (claims, freezes) = (stop.clone(), stop.clone());
-        let boot = w.lease.boot;
         takers.spawn(async move {
             claimer.run(claims).await;
             "claimer"
@@ -162,9 +159,8 @@ impl Running {
             "freezer"
         });
         Self {
-            lease: tokio::spawn(w.lease.run(Arc::clone(&store), stop_lease.clone())),
+            lease: tokio::spawn(w.lease.run(store, stop_lease.clone())),
             flusher: tokio::spawn(w.flusher.run(w.outbound)),
-            releaser: tokio::spawn(bridge::release(store, boot, w.released)),
             settler: tokio::spawn(w.settler.run(w.complete, stop.clone())),
             sender: w.sender,
             to_sender: w.to_sender,
@@ -176,14 +172,16 @@ impl Running {
     }
 
     /// Waits for the signal; names a part that ended before it.
-    async fn until(&self, shutdown: &CancellationToken) -> Option<&'static str> {
+    async fn until(&mut self, shutdown: &CancellationToken) -> Option<&'static str> {
         let mut look = tokio::time::interval(Duration::from_millis(500));
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return None,
                 _ = look.tick() => {}
             }
+            let taker = self.takers.try_join_next().map(|end| end.unwrap_or("claimer or freezer"));
             let ended = [
+                (taker.is_some(), taker.unwrap_or_default()),
                 (self.sender.is_finished(), "sender thread"),
                 (self.flusher.is_finished(), "flusher"),
                 (self.settler.is_finished(), "settler"),
@@ -203,14 +201,16 @@ impl Running {
         boot: BootId,
     ) {
         tracing::info!(target: "fanfare::app", boot_id = %boot, "draining");
-        log_end(api.await, "API listener");
         self.stop.cancel();
-        while self.takers.join_next().await.is_some() {}
+        // A slow request of the API must not hold up the sender, nor the other way round.
         let told = self.to_sender.send(ToSender::Drain).is_ok();
-        let sender = tokio::task::spawn_blocking(move || self.sender.join().is_ok()).await.unwrap_or(false);
-        // The sender dropped its ends of the channels: the flusher and the releaser write what is left and end.
+        let sender = tokio::task::spawn_blocking(move || self.sender.join().is_ok());
+        let (api, sender) = tokio::join!(api, sender);
+        log_end(api, "API listener");
+        let sender = sender.unwrap_or(false);
+        while self.takers.join_next().await.is_some() {}
+        // The sender dropped its ends of the channels: the flusher writes what is left, hands chunks back and ends.
         let flushed = self.flusher.await.is_ok();
-        let released = self.releaser.await.is_ok();
         drop(self.to_sender);
         let settled = self.settler.await.is_ok();
         self.stop_lease.cancel();
@@ -220,7 +220,7 @@ impl Running {
             tracing::warn!(target: "fanfare::app", %error, "the lease could not be ended; it ends by itself");
         }
         store.close().await;
-        let clean = told && sender && flushed && released && settled && lease;
+        let clean = told && sender && flushed && settled && lease;
         tracing::info!(target: "fanfare::app", boot_id = %boot, clean, "drained");
     }
 }

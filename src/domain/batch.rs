@@ -177,6 +177,8 @@ pub struct Outbound {
     pub ends: Vec<ChunkEnd>,
     /// Size and epoch of every chunk named above.
     pub chunks: Vec<ChunkMeta>,
+    /// Chunks handed back in an orderly way, with their epochs: after the outcomes before them are on disk.
+    pub released: Vec<(ChunkRef, i32)>,
     /// Absolute counters of this instance.
     pub parts: Vec<(FanoutId, PartCounters)>,
     /// Nothing is in flight: there is no reason to wait for more before writing.

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::DbClock;
 use crate::domain::batch::{ClaimedChunk, FanoutJob};
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::ids::{BootId, FanoutId};
 use crate::store::{ClaimRequest, Store, StoreError};
+use crate::telemetry::Outage;
 
 use super::{Hands, ToSender};
 
@@ -19,6 +21,8 @@ use super::{Hands, ToSender};
 const POLL: Duration = Duration::from_millis(250);
 /// Wait after a failed claim.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
+/// A chunk that cannot be read is not claimed for this long, ms.
+const UNREADABLE_FOR_MS: i64 = 10_000;
 /// Jobs remembered; beyond that all are forgotten.
 const REMEMBERED: usize = 256;
 
@@ -28,6 +32,8 @@ pub struct Claimer {
     pub store: Arc<dyn Store>,
     /// This instance.
     pub boot: BootId,
+    /// Database time.
+    pub clock: Arc<DbClock>,
     /// What the dispatcher holds.
     pub hands: Arc<Hands>,
     /// Where chunks go.
@@ -40,6 +46,7 @@ impl Claimer {
     /// Claims until cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut dry = true;
+        let mut outage = Outage::default();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -49,9 +56,16 @@ impl Claimer {
             }
             let Some(request) = self.request() else { continue };
             match self.claim(request).await {
-                Ok(taken) => dry = taken == 0,
+                Ok(taken) => {
+                    dry = taken == 0;
+                    if outage.over() {
+                        tracing::info!(target: "fanfare::fanout", taken, "claims are back");
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(target: "fanfare::fanout", %error, "claim failed");
+                    if outage.begins() {
+                        tracing::warn!(target: "fanfare::fanout", %error, "claim failed; it is tried again");
+                    }
                     dry = true;
                     tokio::time::sleep(AFTER_ERROR).await;
                 }
@@ -66,7 +80,7 @@ impl Claimer {
             let want = u32::try_from(room.div_ceil(CHUNK_SIZE)).unwrap_or(u32::MAX);
             return Some(ClaimRequest { boot: self.boot, want, more_urgent_than: None });
         }
-        let class = self.hands.least_urgent()?;
+        let class = self.hands.displaced_by_more_urgent()?;
         Some(ClaimRequest { boot: self.boot, want: 1, more_urgent_than: Some(class) })
     }
 
@@ -88,7 +102,8 @@ impl Claimer {
             tracing::debug!(target: "fanfare::fanout", chunks = taken, "the sender thread has ended; the lease hands the chunks on");
         }
         if !back.is_empty() {
-            self.store.release(self.boot, back, 0).await?;
+            // Not at once: the next claim would take the same chunks again, and nobody would get past them.
+            self.store.release(self.boot, back, self.clock.now_ms() + UNREADABLE_FOR_MS).await?;
         }
         Ok(taken)
     }

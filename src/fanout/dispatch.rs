@@ -31,10 +31,13 @@ use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
 use super::stock::Stock;
 use super::throttle::ThrottleScope;
-use super::{Hands, Released, ToSender};
+use super::{Hands, ToSender};
 
 /// Counters are handed over this often.
 const PART_EVERY: Duration = Duration::from_secs(1);
+/// A connection is used at least this often: Google closes one that was idle for about three minutes
+/// (firebase-admin-java issue 1028).
+const WARM_EVERY: Duration = Duration::from_secs(60);
 /// Longest sleep: gates and deadlines in database time are looked at again.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
@@ -47,8 +50,6 @@ pub struct Wiring {
     pub grants: mpsc::Receiver<GrantRun>,
     /// Outcomes out; bounded by the exposure.
     pub outbound: mpsc::UnboundedSender<Outbound>,
-    /// Chunks handed back.
-    pub released: mpsc::UnboundedSender<Released>,
     /// The access token.
     pub tokens: Tokens,
     /// The ceiling.
@@ -107,11 +108,12 @@ pub struct Dispatcher {
     pub(super) exposure: Exposure,
     pub(super) delayed: BinaryHeap<Reverse<(Instant, Spot)>>,
     pub(super) last_meaningful: Option<Instant>,
-    pub(super) releasing: Released,
     pub(super) suspected: BTreeSet<FanoutId>,
     pub(super) block: Block,
     pub(super) now: Instant,
+    turned: Instant,
     part_due: Instant,
+    warm_due: Instant,
     breaker_was: BreakerState,
     pub(super) token: watch::Receiver<TokenState>,
 }
@@ -140,10 +142,11 @@ impl Dispatcher {
             scope: ThrottleScope::default(),
             delayed: BinaryHeap::new(),
             last_meaningful: None,
-            releasing: Vec::new(),
             suspected: BTreeSet::new(),
             block: Block::Nobody,
+            turned: now,
             part_due: now + PART_EVERY,
+            warm_due: now,
             breaker_was: BreakerState::Closed,
             token,
         }
@@ -151,7 +154,6 @@ impl Dispatcher {
 
     /// Runs until drained: nothing in flight, everything handed over and acknowledged.
     pub async fn run(mut self) {
-        self.connections.warm().await;
         loop {
             self.turn();
             if self.gates.draining && self.settled() {
@@ -160,16 +162,22 @@ impl Dispatcher {
             let wake = self.wake_at();
             tokio::select! {
                 message = self.wiring.inbox.recv() => match message {
-                    Some(message) => self.receive(message),
+                    Some(message) => self.at_once(|this| this.receive(message)),
                     None => self.drain(),
                 },
                 Some(run) = self.wiring.grants.recv() => self.stock.add(run),
-                Some(landing) = self.landings.next(), if !self.landings.is_empty() => self.landed(landing),
+                Some(landing) = self.landings.next(), if !self.landings.is_empty() => self.at_once(|this| this.landed(landing)),
                 Ok(()) = self.token.changed() => {}
-                () = tokio::time::sleep_until(wake) => {}
+                () = tokio::time::sleep_until(wake) => self.now = Instant::now(),
             }
             self.receive_the_rest();
         }
+    }
+
+    /// Handles something as of now, not as of when the wait for it began.
+    fn at_once(&mut self, handle: impl FnOnce(&mut Self)) {
+        self.now = Instant::now();
+        handle(self);
     }
 
     /// Takes what else has come in, without waiting.
@@ -187,8 +195,10 @@ impl Dispatcher {
 
     /// Everything that depends on the time, then launches, then what must be handed over.
     fn turn(&mut self) {
-        let before = std::mem::replace(&mut self.now, Instant::now());
+        self.now = Instant::now();
+        let before = std::mem::replace(&mut self.turned, self.now);
         self.account(self.now.saturating_duration_since(before));
+        self.keep_warm();
         let late = self.stock.forfeit_late(self.now);
         self.wiring.ceiling.forfeited(late);
         self.heed();
@@ -217,14 +227,22 @@ impl Dispatcher {
             Block::Grant(_) => false,
             _ => return,
         };
-        let waiting: Vec<FanoutId> =
-            self.hand.iter().filter(|(_, c)| c.launchable() > 0).map(|(k, _)| k.chunk.fanout).collect();
+        let launchable = self.hand.iter().filter(|(_, c)| c.launchable() > 0);
+        let waiting: BTreeSet<FanoutId> = launchable.map(|(key, _)| key.chunk.fanout).collect();
         for id in waiting {
             match self.fans.get_mut(&id) {
                 Some(fan) if held => fan.hold(since),
                 Some(fan) => fan.wait(since),
                 None => {}
             }
+        }
+    }
+
+    /// Connects before the first goal needs it, and again before an idle connection is closed.
+    fn keep_warm(&mut self) {
+        if self.now >= self.warm_due {
+            self.warm_due = self.now + WARM_EVERY;
+            tokio::task::spawn_local(self.connections.warm());
         }
     }
 
@@ -263,7 +281,10 @@ impl Dispatcher {
     /// Tells the ceiling how many grants could be used on top of the stock.
     fn want(&mut self) {
         let idle = matches!(self.block, Block::Gate(_) | Block::Nobody);
-        let could = if idle { 0 } else { self.hand.launchable().min(self.pacing.slots.slots) as u64 };
+        // A little more than the free slots, so that the next one to be free finds its grant; much more would be
+        // forfeited, and taken from the others.
+        let free = self.flight.free().min(self.exposure.free()) + (self.pacing.slots.slots / 8).max(2);
+        let could = if idle { 0 } else { self.hand.launchable().min(free) as u64 };
         self.wiring.ceiling.want(could.saturating_sub(self.stock.len()));
         let breaker = self.gates.breaker.state();
         if breaker != self.breaker_was {
@@ -282,15 +303,9 @@ impl Dispatcher {
                 self.outbox.part(*id, fan.counters(&snapshot));
             }
         }
-        let idle = self.flight.is_empty();
+        let idle = self.flight.is_empty() && self.hand.launchable() == 0;
         if let Some(out) = self.outbox.due(self.now, idle) {
             self.send(out);
-        }
-        if !self.releasing.is_empty() && self.exposure.used() == 0 && self.outbox.is_empty() {
-            let released = std::mem::take(&mut self.releasing);
-            if self.wiring.released.send(released).is_err() {
-                tracing::error!(target: "fanfare::fanout", what = "released chunks", "nobody takes what the sender hands over");
-            }
         }
     }
 
@@ -315,6 +330,6 @@ impl Dispatcher {
     }
 
     fn settled(&self) -> bool {
-        self.flight.is_empty() && self.outbox.is_empty() && self.exposure.used() == 0 && self.releasing.is_empty()
+        self.flight.is_empty() && self.outbox.is_empty() && self.exposure.used() == 0
     }
 }

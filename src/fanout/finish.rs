@@ -43,7 +43,13 @@ impl Dispatcher {
     /// A recipient without verdict in a chunk of which nothing more is launched.
     pub(super) fn left_behind(&mut self, spot: Spot, ending: Ending) {
         if let Ending::Rest(rest) = ending {
-            let (outcome, cause) = at_deadline(self.delivery(spot), rest.cause);
+            let chunk = self.hand.get(spot.key);
+            let aside = chunk.and_then(|c| c.aside.get(&spot.ordinal).copied());
+            let before = chunk.is_some_and(|c| c.may_have_it(spot.ordinal)).then_some(Outcome::Unconfirmed);
+            let (outcome, cause) = match (self.delivery(spot), aside.or(before)) {
+                (None, Some(outcome)) => (outcome, Cause::None),
+                (delivery, _) => at_deadline(delivery, rest.cause),
+            };
             self.exposure.take();
             self.finish(spot, outcome, cause);
         }
@@ -125,7 +131,7 @@ impl Dispatcher {
         let rest = match chunk.ending {
             Some(Ending::Lost) => return,
             Some(Ending::Release) => {
-                self.releasing.push((chunk.meta.chunk, chunk.meta.epoch));
+                self.outbox.release(chunk.meta, self.now);
                 return;
             }
             Some(Ending::Rest(rest)) => Some(rest),
@@ -138,7 +144,7 @@ impl Dispatcher {
 
 /// How those end who were left when their variant stopped.
 fn shelved(chunk: &Chunk) -> RestOutcome {
-    let outcome = if chunk.shelved > 0 || chunk.open() == 0 {
+    let outcome = if chunk.has_shelved() || chunk.open() == 0 {
         Outcome::Payload
     } else {
         let left = chunk.open();

@@ -1,26 +1,33 @@
 //! Owns the freeze: the followers of an event's subjects, read in pages, merged in order, fixed into chunks.
 //! Must never know: how chunks are claimed by others, or sent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::batch::Class;
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::catalogue::Catalogue;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
 use crate::domain::merge::Merge;
 use crate::domain::recipient::KindMask;
 use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, Store, StoreError};
+use crate::telemetry::Outage;
 
 use super::{Hands, ToSender};
 
 /// Followers read at once per subject.
 const PAGE: u32 = 10_000;
-/// Freezes running at once: the others wait their turn in the order they were accepted.
+/// Freezes that are not urgent running at once: the others wait their turn in the order they were accepted.
 const AT_ONCE: usize = 4;
+/// Times a step is repeated while the database is away; after that the freeze is taken up anew.
+const STEP_TRIES: u32 = 20;
+/// Wait before a step is repeated.
+const AFTER_ERROR: Duration = Duration::from_millis(500);
 /// Freezes left behind are looked for this often.
 const ORPHANS_EVERY: Duration = Duration::from_secs(2);
 
@@ -47,42 +54,55 @@ impl Freezer {
     /// Freezes what is handed over, and what others left behind, until cancelled.
     pub async fn run(self, mut accepted: mpsc::Receiver<FreezeJob>, stop: CancellationToken) {
         let turns = Arc::new(Semaphore::new(AT_ONCE));
-        let mut running: JoinSet<FanoutId> = JoinSet::new();
-        let mut busy: Vec<FanoutId> = Vec::new();
+        let mut running: JoinSet<()> = JoinSet::new();
+        let mut busy: HashMap<task::Id, FanoutId> = HashMap::new();
         let mut orphans = tokio::time::interval(ORPHANS_EVERY);
+        let mut outage = Outage::default();
         loop {
             let found = tokio::select! {
                 () = stop.cancelled() => break,
-                Some(done) = running.join_next() => {
-                    busy.retain(|id| done.as_ref().ok() != Some(id));
+                Some(done) = running.join_next_with_id() => {
+                    // One that panicked is not running any more either: it is found again as left behind.
+                    let id = match &done {
+                        Ok((id, ())) => *id,
+                        Err(panic) => panic.id(),
+                    };
+                    busy.remove(&id);
                     continue;
                 }
                 Some(job) = accepted.recv() => vec![job],
-                _ = orphans.tick() => self.orphans(&busy).await,
+                _ = orphans.tick() => self.orphans(busy.values().copied().collect(), &mut outage).await,
             };
-            for job in found.into_iter().filter(|j| !busy.contains(&j.job.id)).collect::<Vec<_>>() {
-                busy.push(job.job.id);
-                running.spawn(self.clone().freeze(job, Arc::clone(&turns), stop.clone()));
+            for job in found {
+                let fanout = job.job.id;
+                if !busy.values().any(|id| *id == fanout) {
+                    let handle = running.spawn(self.clone().freeze(job, Arc::clone(&turns), stop.clone()));
+                    busy.insert(handle.id(), fanout);
+                }
             }
         }
         while running.join_next().await.is_some() {}
     }
 
-    async fn orphans(&self, busy: &[FanoutId]) -> Vec<FreezeJob> {
-        match self.store.take_freezes(self.boot, busy.to_vec(), 16).await {
-            Ok(jobs) => jobs,
+    async fn orphans(&self, busy: Vec<FanoutId>, outage: &mut Outage) -> Vec<FreezeJob> {
+        match self.store.take_freezes(self.boot, busy, 16).await {
+            Ok(jobs) => {
+                outage.over();
+                jobs
+            }
             Err(error) => {
-                tracing::warn!(target: "fanfare::fanout", %error, "looking for freezes left behind failed");
+                if outage.begins() {
+                    tracing::warn!(target: "fanfare::fanout", %error, "looking for freezes left behind failed; it goes on");
+                }
                 Vec::new()
             }
         }
     }
 
-    async fn freeze(self, job: FreezeJob, turns: Arc<Semaphore>, stop: CancellationToken) -> FanoutId {
+    async fn freeze(self, job: FreezeJob, turns: Arc<Semaphore>, stop: CancellationToken) {
         let id = job.job.id;
-        let Ok(_turn) = turns.acquire().await else {
-            return id;
-        };
+        // A goal does not wait for the freezes of fan-outs that have an hour.
+        let _turn = if job.job.class == Class::Urgent { None } else { turns.acquire().await.ok() };
         match self.steps(job, stop).await {
             Ok(true) => {
                 if self.frozen.send(id).is_err() {
@@ -94,7 +114,6 @@ impl Freezer {
                 tracing::warn!(target: "fanfare::fanout", fanout_id = %id, %error, "freeze interrupted; it is taken up again");
             }
         }
-        id
     }
 
     /// Whether the freeze ended here.
@@ -170,10 +189,22 @@ impl Freezer {
         job.job.accepted_ms + (position * CHUNK_SIZE as f64 * 1000.0 / self.rate_per_s) as i64
     }
 
+    /// Repeats a step whose answer was lost: it answers again what it did, so that no claimed chunk is forgotten.
+    async fn persist(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
+        let mut tries = 0;
+        loop {
+            match self.store.freeze_step(step.clone()).await {
+                Err(StoreError::Unavailable(_)) if tries < STEP_TRIES => tries += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(AFTER_ERROR).await;
+        }
+    }
+
     /// Whether the freeze is still ours.
     async fn write(&self, step: FreezeStep, job: &FreezeJob) -> Result<bool, StoreError> {
         let open = step.chunks.len() > step.claim_first;
-        let FreezeReply::Written(claimed) = self.store.freeze_step(step).await? else {
+        let FreezeReply::Written(claimed) = self.persist(step).await? else {
             return Ok(false);
         };
         let shared = Arc::new(job.job.clone());

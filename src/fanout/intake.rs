@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::clock::Boot;
-use crate::domain::batch::{ClaimedChunk, FanoutJob, Flushed};
+use crate::domain::batch::{ChunkMeta, ClaimedChunk, FanoutJob, Flushed};
 
 use super::ToSender;
 use super::dispatch::Dispatcher;
@@ -27,7 +27,8 @@ impl Dispatcher {
     fn take(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) {
         if let Some(old) = self.hand.find(claimed.chunk) {
             // Lost and claimed again while attempts of the first time are in flight: not two hands for one chunk.
-            self.releasing.push((claimed.chunk, claimed.epoch));
+            let n = u16::try_from(claimed.keys.len()).unwrap_or(u16::MAX);
+            self.outbox.release(ChunkMeta { chunk: claimed.chunk, epoch: claimed.epoch, n }, self.now);
             self.stop(old, Ending::Lost);
             return self.close_if_over(old);
         }

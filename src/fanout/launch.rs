@@ -2,6 +2,7 @@
 //! Must never know: what an answer means.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -19,6 +20,8 @@ use super::gates::Shut;
 use super::hand::Spot;
 use super::stock::Take;
 
+/// Least wait of a retry the budget does not allow yet.
+const OVER_BUDGET: Duration = Duration::from_millis(50);
 /// Launches between two looks at what came in.
 const BURST: usize = 64;
 
@@ -58,10 +61,6 @@ impl Dispatcher {
     fn check(&mut self) -> Result<(Bearer, u64), Block> {
         if self.hand.launchable() == 0 {
             return Err(Block::Nobody);
-        }
-        if !self.releasing.is_empty() {
-            // They are handed back when nothing is exposed any more, and that must come to pass.
-            return Err(Block::Gate(Shut { cause: Cause::Hold, until: None }));
         }
         let token = self.token();
         if let Some(shut) = self.gates.shut(self.now, token.as_ref().map(|t| t.1)) {
@@ -107,9 +106,10 @@ impl Dispatcher {
             if fan.variant(no).stopped() {
                 self.shelve(spot);
             } else if let Some(until) = self.gates.platform_shut(platform, self.now) {
+                self.set_aside(spot, Outcome::Credential);
                 self.delay(spot, until);
             } else if self.delivery(spot).is_some_and(|d| d.retry_due) && !self.budget.allows(self.now) {
-                self.delay(spot, self.now + self.pacing.retry_delay);
+                self.delay(spot, self.now + self.pacing.retry_delay.max(OVER_BUDGET));
             } else {
                 return Some(spot);
             }
@@ -121,10 +121,19 @@ impl Dispatcher {
         if self.delivery(spot).is_some() {
             self.exposure.take();
             self.finish(spot, Outcome::Payload, Cause::None);
-        } else if let Some(chunk) = self.hand.get_mut(spot.key) {
-            chunk.shelved += 1;
+        } else {
+            self.set_aside(spot, Outcome::Payload);
         }
         self.close_if_over(spot.key);
+    }
+
+    /// Notes what a recipient without an attempt ends in if its deadline comes first.
+    fn set_aside(&mut self, spot: Spot, outcome: Outcome) {
+        if let Some(chunk) = self.hand.get_mut(spot.key)
+            && !chunk.deliveries.contains_key(&spot.ordinal)
+        {
+            chunk.aside.insert(spot.ordinal, outcome);
+        }
     }
 
     pub(super) fn put_back(&mut self, spot: Spot) {
@@ -162,6 +171,7 @@ impl Dispatcher {
         let (mut platform, mut retry) = (Platform::Android, false);
         if let Some(chunk) = self.hand.get_mut(spot.key) {
             chunk.flying += 1;
+            chunk.aside.remove(&spot.ordinal);
             platform = chunk.recipient(spot.ordinal).map_or(platform, |r| r.platform);
             let delivery = chunk.deliveries.entry(spot.ordinal).or_default();
             delivery.attempts += 1;

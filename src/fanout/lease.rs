@@ -44,7 +44,7 @@ impl Lease {
         let asked = Boot::now();
         let lease_ms = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
         let beat = store.heartbeat(self.boot, lease_ms).await?;
-        self.clock.observe(beat.now_ms, asked);
+        self.clock.observe(beat.now_ms, asked, Boot::now());
         self.live.send_replace(beat.live_instances.max(1));
         let until = asked.plus(LEASE.saturating_sub(MARGIN));
         if self.sender.send(ToSender::Lease(until)).is_err() {

@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 use crate::breaker::BreakerState;
 use crate::clock::Boot;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, Flushed};
-use crate::domain::ids::{ChunkRef, FanoutId};
+use crate::domain::ids::FanoutId;
 
 /// What crosses to the sender thread.
 #[derive(Debug)]
@@ -51,20 +51,23 @@ pub enum ToSender {
     Drain,
 }
 
-/// Chunks to hand back in an orderly way, with their epochs.
-pub type Released = Vec<(ChunkRef, i32)>;
-
 /// What the dispatcher shows of its hands, so that the claimer knows when to fill them.
 #[derive(Debug)]
 pub struct Hands {
     enough: usize,
     launchable: Arc<AtomicU64>,
+    urgent: AtomicUsize,
+    open: AtomicUsize,
     in_flight: AtomicUsize,
     breaker: AtomicU8,
     least_urgent: AtomicI16,
     low: Notify,
     fresh: Notify,
 }
+
+/// Most recipients in hand without an outcome, about 50 MB: with a whole platform's recipients waiting for its credential,
+/// the others must still find their way into the hands, but not all of a fan-out into memory.
+const MOST_OPEN: usize = 100_000;
 
 /// Stands for "no chunk in hand".
 const NO_CLASS: i16 = -1;
@@ -76,6 +79,8 @@ impl Hands {
         Self {
             enough: slots * 2,
             launchable: Arc::new(AtomicU64::new(0)),
+            urgent: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             breaker: AtomicU8::new(0),
             least_urgent: AtomicI16::new(NO_CLASS),
@@ -87,6 +92,8 @@ impl Hands {
     fn show(&self, hand: &hand::Hand, in_flight: usize, breaker: BreakerState) {
         let launchable = hand.launchable();
         self.launchable.store(launchable as u64, Ordering::Relaxed);
+        self.urgent.store(hand.launchable_above_least(), Ordering::Relaxed);
+        self.open.store(hand.open(), Ordering::Relaxed);
         self.in_flight.store(in_flight, Ordering::Relaxed);
         self.breaker.store(breaker as u8, Ordering::Relaxed);
         self.least_urgent.store(hand.least_urgent().map_or(NO_CLASS, Class::code), Ordering::Relaxed);
@@ -121,16 +128,18 @@ impl Hands {
         states.into_iter().find(|s| *s as u8 == now).map_or("unknown", BreakerState::as_str)
     }
 
-    /// How many more recipients the hands want.
+    /// How many more recipients the hands want. None beyond [`MOST_OPEN`], however few of them can be launched.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.enough.saturating_sub(self.launchable())
+        let most = MOST_OPEN.saturating_sub(self.open.load(Ordering::Relaxed));
+        self.enough.saturating_sub(self.launchable()).min(most)
     }
 
-    /// The least urgent class in hand.
+    /// With full hands: the least urgent class in hand, while what is more urgent in hand would not fill them by itself.
     #[must_use]
-    pub fn least_urgent(&self) -> Option<Class> {
-        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok()
+    pub fn displaced_by_more_urgent(&self) -> Option<Class> {
+        let full = self.urgent.load(Ordering::Relaxed) >= self.enough || self.open.load(Ordering::Relaxed) >= MOST_OPEN;
+        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|_| !full)
     }
 
     /// Open chunks were made just now.

@@ -90,6 +90,12 @@ impl Outbox {
         self.pending.ends.push(end);
     }
 
+    /// Hands a chunk back, behind the outcomes that are here already.
+    pub fn release(&mut self, meta: ChunkMeta, now: Instant) {
+        self.since.get_or_insert(now);
+        self.pending.released.push((meta.chunk, meta.epoch));
+    }
+
     /// Adds counters; they alone make no message due.
     pub fn part(&mut self, id: FanoutId, counters: PartCounters) {
         self.pending.parts.retain(|(other, _)| *other != id);
@@ -97,7 +103,8 @@ impl Outbox {
     }
 
     fn touch(&mut self, meta: ChunkMeta, now: Instant) {
-        self.metas.insert(meta.chunk, meta);
+        let known = self.metas.entry(meta.chunk).or_insert(meta);
+        known.epoch = known.epoch.max(meta.epoch);
         self.since.get_or_insert(now);
     }
 

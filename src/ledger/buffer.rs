@@ -15,6 +15,7 @@ pub struct Buffer {
     chunks: HashMap<ChunkRef, ChunkFlush>,
     failures: Vec<OutcomeRecord>,
     parts: HashMap<FanoutId, PartCounters>,
+    released: Vec<(ChunkRef, i32)>,
     outcomes: u32,
     ended: bool,
 }
@@ -26,8 +27,32 @@ pub struct Taken {
     pub batch: FlushBatch,
     /// Counters.
     pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Chunks to hand back once the facts are written.
+    pub released: Vec<(ChunkRef, i32)>,
     /// Outcomes among the facts.
     pub outcomes: u32,
+}
+
+impl Taken {
+    /// One part per chunk; counters and chunks to hand back go with the first.
+    #[must_use]
+    pub fn split(self) -> Vec<Self> {
+        let Self { batch, mut parts, mut released, .. } = self;
+        let mut failures = batch.failures;
+        let mut out = Vec::with_capacity(batch.chunks.len());
+        for flush in batch.chunks {
+            let (own, rest) = failures.into_iter().partition(|record| record.chunk == flush.chunk);
+            failures = rest;
+            let outcomes = u32::try_from(flush.done.count()).unwrap_or(u32::MAX);
+            out.push(Self {
+                batch: FlushBatch { chunks: vec![flush], failures: own },
+                parts: std::mem::take(&mut parts),
+                released: std::mem::take(&mut released),
+                outcomes,
+            });
+        }
+        out
+    }
 }
 
 impl Buffer {
@@ -60,20 +85,24 @@ impl Buffer {
                 flush.rest = end.rest;
             }
         }
+        self.ended |= !out.released.is_empty();
+        self.released.extend(out.released);
         self.parts.extend(out.parts);
     }
 
     fn chunk(&mut self, meta: Option<&ChunkMeta>) -> Option<&mut ChunkFlush> {
         let meta = meta?;
         let n = usize::from(meta.n);
-        Some(self.chunks.entry(meta.chunk).or_insert_with(|| ChunkFlush {
+        let flush = self.chunks.entry(meta.chunk).or_insert_with(|| ChunkFlush {
             chunk: meta.chunk,
             epoch: meta.epoch,
             done: Bitmap::new(n),
             ok: Bitmap::new(n),
             maybe: Bitmap::new(n),
             rest: None,
-        }))
+        });
+        flush.epoch = flush.epoch.max(meta.epoch);
+        Some(flush)
     }
 
     /// Outcomes waiting.
@@ -82,7 +111,7 @@ impl Buffer {
         self.outcomes
     }
 
-    /// Whether a chunk ended: its fan-out may be complete.
+    /// Whether a chunk ended or is handed back: somebody waits for it.
     #[must_use]
     pub const fn ended(&self) -> bool {
         self.ended
@@ -91,7 +120,7 @@ impl Buffer {
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.parts.is_empty()
+        self.chunks.is_empty() && self.parts.is_empty() && self.released.is_empty()
     }
 
     /// Takes everything out.
@@ -103,6 +132,7 @@ impl Buffer {
         Taken {
             batch: FlushBatch { chunks, failures: std::mem::take(&mut self.failures) },
             parts: std::mem::take(&mut self.parts).into_iter().collect(),
+            released: std::mem::take(&mut self.released),
             outcomes: std::mem::take(&mut self.outcomes),
         }
     }
@@ -148,6 +178,21 @@ mod tests {
         assert_eq!((taken.batch.chunks[0].done.count(), taken.batch.chunks[0].ok.count()), (1, 0));
         assert_eq!(taken.batch.failures.len(), 1);
         assert!(buffer.is_empty() && buffer.outcomes() == 0);
+    }
+
+    #[test]
+    fn a_split_keeps_every_fact_once() {
+        let mut buffer = Buffer::default();
+        let released = vec![(A, 4)];
+        let both = vec![record(A, 1, Outcome::Delivered), record(B, 0, Outcome::TokenDead)];
+        buffer.add(Outbound { released: released.clone(), ..out(both) });
+        assert!(buffer.ended(), "somebody waits for the chunk");
+        let whole = buffer.take();
+        let parts = whole.clone().split();
+        assert_eq!(parts.len(), 2);
+        assert_eq!(parts.iter().map(|p| p.outcomes).sum::<u32>(), whole.outcomes);
+        assert_eq!((parts[0].batch.failures.len(), parts[1].batch.failures.len()), (1, 0), "B comes first");
+        assert_eq!((parts[0].released.as_slice(), parts[1].released.len()), (released.as_slice(), 0));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::domain::batch::{ChunkAck, Flushed, Outbound};
 use crate::domain::ids::{BootId, FanoutId};
 use crate::store::{Store, StoreError};
+use crate::telemetry::Outage;
 
 use super::buffer::{Buffer, Taken};
 use super::metrics::LedgerMetrics;
@@ -65,19 +66,45 @@ impl Flusher {
     }
 
     /// Nothing is lost while the database is away: the exposure stops new launches, and the same batch is tried again.
+    /// What the database will never take is split until the chunk at fault stands alone; that one is given up, loudly,
+    /// so that it does not stop all others.
     async fn write(&self, taken: Taken) {
-        let mut backoff = FIRST_BACKOFF;
+        match self.persist(&taken).await {
+            Ok(acks) => self.tell(taken.outcomes, acks),
+            Err(error) if taken.batch.chunks.len() > 1 => {
+                tracing::warn!(target: "fanfare::ledger", chunks = taken.batch.chunks.len(), %error, "flush refused; each chunk is written by itself");
+                for one in taken.split() {
+                    Box::pin(self.write(one)).await;
+                }
+            }
+            Err(error) => {
+                let chunk = taken.batch.chunks.first().map(|c| c.chunk);
+                tracing::error!(target: "fanfare::ledger", ?chunk, outcomes = taken.outcomes, %error, "outcomes cannot be written and are given up; the chunk is sent again when its owner changes");
+                self.tell(taken.outcomes, Vec::new());
+            }
+        }
+    }
+
+    /// Tries until it is written, or until trying again cannot help.
+    async fn persist(&self, taken: &Taken) -> Result<Vec<ChunkAck>, StoreError> {
+        let (mut backoff, mut outage) = (FIRST_BACKOFF, Outage::default());
         loop {
             let begun = Instant::now();
-            match self.try_write(&taken).await {
+            match self.try_write(taken).await {
                 Ok(acks) => {
                     self.metrics.flushed(begun.elapsed());
-                    return self.tell(taken.outcomes, acks);
+                    if outage.over() {
+                        tracing::info!(target: "fanfare::ledger", outcomes = taken.outcomes, "flush is back");
+                    }
+                    return Ok(acks);
                 }
-                Err(error) => {
+                Err(error @ StoreError::Unavailable(_)) => {
                     self.metrics.flush_failed();
-                    tracing::warn!(target: "fanfare::ledger", outcomes = taken.outcomes, %error, backoff_ms = backoff.as_millis(), "flush failed; it is tried again");
+                    if outage.begins() {
+                        tracing::warn!(target: "fanfare::ledger", outcomes = taken.outcomes, %error, "flush failed; it is tried again until it succeeds");
+                    }
                 }
+                Err(terminal) => return Err(terminal),
             }
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(LAST_BACKOFF);
@@ -89,10 +116,12 @@ impl Flusher {
         if !taken.parts.is_empty() {
             self.store.put_parts(self.boot, taken.parts.clone()).await?;
         }
-        if taken.batch.chunks.is_empty() {
-            return Ok(Vec::new());
+        let acks =
+            if taken.batch.chunks.is_empty() { Vec::new() } else { self.store.flush(taken.batch.clone()).await? };
+        if !taken.released.is_empty() {
+            self.store.release(self.boot, taken.released.clone(), 0).await?;
         }
-        self.store.flush(taken.batch.clone()).await
+        Ok(acks)
     }
 
     fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>) {

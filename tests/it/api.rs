@@ -157,7 +157,8 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
     let boot = BootId::fresh();
     let clock = Arc::new(DbClock::from_wall());
     let asked = Boot::now();
-    clock.observe(store.heartbeat(boot, 60_000).await.unwrap().now_ms, asked);
+    let beat = store.heartbeat(boot, 60_000).await.unwrap();
+    clock.observe(beat.now_ms, asked, Boot::now());
     State {
         store: Arc::clone(store),
         catalogue: Arc::new(Catalogue::parse(BUILT_IN).unwrap()),

@@ -218,6 +218,30 @@ async fn a_goal_nobody_follows_is_settled_with_its_line() {
     }
 }
 
+/// What an answer shows of others must not lose the recipient it was for, though it is the last of its chunk.
+#[tokio::test(flavor = "multi_thread")]
+async fn suspects_are_judged_by_the_last_answer_of_their_chunk() {
+    let mut world = World::new(Database::Sqlite, false).await;
+    world.set("FCM__SLOTS", 2);
+    let service = world.serve().await;
+    // One locale and platform each (every ninth follower), so that the accepted one speaks for the suspect.
+    let mut tokens: Vec<String> = (0..10).map(|i| format!("dead-{i}")).collect();
+    (tokens[0], tokens[9]) = ("suspect-0".to_owned(), "slow-300-9".to_owned());
+    service.follow("pair", &tokens).await;
+    let fanout = service.settled(&service.goal("evt-pair", "pair", 60).await).await;
+    let found = |outcome: &str| fanout.outcomes[outcome];
+    assert_eq!((found("delivered"), found("token_invalid"), found("token_dead")), (1, 1, 8), "{fanout:?}");
+
+    // Nobody accepts it: after 20 refusals it is the message, and no device is blamed.
+    service.follow("refused", &(0..225).map(|i| format!("suspect-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-refused", "refused", 60).await).await;
+    assert_eq!((fanout.outcomes["payload"], fanout.failed), (225, 225), "{fanout:?}");
+    assert!((180..=225).contains(&fanout.attempts), "9 variants stop after 20 each: {fanout:?}");
+    let device = service.client.device(&device_id("refused", 0)).await.unwrap();
+    assert_eq!(device.state, "live");
+    service.stop().await.unwrap();
+}
+
 /// Recipients that fail for a reason of their own open the breaker; they must not keep it open for the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn poisoned_recipients_do_not_hold_the_others_up() {

@@ -1,18 +1,17 @@
-//! Owns the chunks in hand: who can be launched, who waits, and when a chunk has nobody left.
+//! Owns the chunks in hand, the most urgent first, and who of them is launched next.
 //! Must never know: connections, grants, or why a recipient waits.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod chunk;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::domain::batch::{ChunkMeta, ClaimedChunk, Class, FailureRecord, FanoutJob, OutcomeRecord, RestOutcome};
-use crate::domain::bitmap::Bitmap;
-use crate::domain::ids::{ChunkRef, DeviceKey, FanoutId};
-use crate::domain::outcome::{Cause, Outcome};
-use crate::domain::recipient::Recipient;
+use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, OutcomeRecord};
+use crate::domain::ids::{ChunkRef, FanoutId};
 
-use super::decide::Delivery;
+pub use chunk::{Chunk, Ending};
 
-/// Order of chunks: the most urgent class first, then rank.
+/// Order of chunks: the most urgent class first, then rank. The epoch tells a chunk from the same one owned before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandKey {
     /// Urgency.
@@ -21,6 +20,8 @@ pub struct HandKey {
     pub rank: i64,
     /// Which chunk.
     pub chunk: ChunkRef,
+    /// Owned under this epoch.
+    pub epoch: i32,
 }
 
 /// One recipient of one chunk in hand.
@@ -35,179 +36,6 @@ pub struct Spot {
 /// Of this many launches one goes to the least urgent class, so that nothing starves: a floor of 5 %.
 const FLOOR_ONE_IN: u64 = 20;
 
-/// Why nothing more is launched of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// Everyone left ends together.
-    Rest(RestOutcome),
-    /// It is handed back.
-    Release,
-    /// Another instance owns it.
-    Lost,
-}
-
-/// A chunk in hand.
-#[derive(Debug)]
-pub struct Chunk {
-    /// Its size and epoch.
-    pub meta: ChunkMeta,
-    /// What is sent.
-    pub job: Arc<FanoutJob>,
-    /// What is remembered of recipients that had an attempt.
-    pub deliveries: HashMap<u16, Delivery>,
-    /// Attempts in flight.
-    pub flying: usize,
-    /// Recipients waiting for a time.
-    pub delayed: usize,
-    /// Recipients whose refusal may be about them or about the message.
-    pub suspects: usize,
-    /// Recipients of a variant that stopped.
-    pub shelved: usize,
-    /// Nothing more is launched of it.
-    pub ending: Option<Ending>,
-    recipients: Vec<Option<Recipient>>,
-    keys: Vec<DeviceKey>,
-    done: Bitmap,
-    /// Those from here up to `fresh_end` had no attempt here.
-    fresh: usize,
-    fresh_end: usize,
-    ready: VecDeque<u16>,
-}
-
-impl Chunk {
-    fn new(claimed: ClaimedChunk, job: Arc<FanoutJob>) -> Self {
-        let n = u16::try_from(claimed.keys.len()).unwrap_or(u16::MAX);
-        let meta = ChunkMeta { chunk: claimed.chunk, epoch: claimed.epoch, n };
-        let mut chunk = Self {
-            meta,
-            job,
-            deliveries: HashMap::new(),
-            flying: 0,
-            delayed: 0,
-            suspects: 0,
-            shelved: 0,
-            ending: None,
-            recipients: claimed.recipients,
-            keys: claimed.keys,
-            done: claimed.done,
-            fresh: 0,
-            fresh_end: usize::from(n),
-            ready: VecDeque::new(),
-        };
-        chunk.trim();
-        chunk
-    }
-
-    /// Keeps both ends of the fresh ones at somebody who waits, so that none left means nobody left.
-    fn trim(&mut self) {
-        while self.fresh < self.fresh_end && !self.waits(self.fresh) {
-            self.fresh += 1;
-        }
-        while self.fresh < self.fresh_end && !self.waits(self.fresh_end - 1) {
-            self.fresh_end -= 1;
-        }
-    }
-
-    /// The recipient at a position, unless it is gone.
-    #[must_use]
-    pub fn recipient(&self, ordinal: u16) -> Option<&Recipient> {
-        self.recipients.get(usize::from(ordinal)).and_then(Option::as_ref)
-    }
-
-    /// The frozen key at a position.
-    #[must_use]
-    pub fn key(&self, ordinal: u16) -> DeviceKey {
-        self.keys.get(usize::from(ordinal)).copied().unwrap_or(DeviceKey(0))
-    }
-
-    /// Marks an outcome; `false` when there was one already.
-    pub fn finish(&mut self, ordinal: u16) -> bool {
-        self.deliveries.remove(&ordinal);
-        let first = self.done.set(usize::from(ordinal));
-        self.trim();
-        first
-    }
-
-    /// Takes over outcomes an earlier owner wrote late.
-    pub fn merge_done(&mut self, done: &Bitmap) {
-        let fits = self.done.union(done).is_ok();
-        debug_assert!(fits, "an acknowledgement of another size");
-        let done = &self.done;
-        self.ready.retain(|ordinal| !done.get(usize::from(*ordinal)));
-        self.trim();
-    }
-
-    /// Makes a recipient launchable again, behind the others; one that has an outcome by now is left alone.
-    pub fn make_ready(&mut self, ordinal: u16) {
-        if !self.done.get(usize::from(ordinal)) {
-            self.ready.push_back(ordinal);
-        }
-    }
-
-    /// Puts a picked recipient back in front: something was missing to launch it.
-    pub fn put_back(&mut self, ordinal: u16) {
-        self.ready.push_front(ordinal);
-    }
-
-    /// How many can be launched now, as far as the chunk knows.
-    #[must_use]
-    pub fn launchable(&self) -> usize {
-        if self.ending.is_some() { 0 } else { self.ready.len() + (self.fresh_end - self.fresh) }
-    }
-
-    /// The next launchable recipient.
-    fn next(&mut self) -> Option<u16> {
-        if self.ending.is_some() {
-            return None;
-        }
-        if let Some(ordinal) = self.ready.pop_front() {
-            return Some(ordinal);
-        }
-        let first = (self.fresh < self.fresh_end).then_some(self.fresh)?;
-        self.fresh += 1;
-        self.trim();
-        u16::try_from(first).ok()
-    }
-
-    /// The last recipient that had no attempt here: as far as possible from those that failed.
-    fn last_fresh(&mut self) -> Option<u16> {
-        if self.ending.is_some() || self.fresh == self.fresh_end {
-            return None;
-        }
-        self.fresh_end -= 1;
-        let last = self.fresh_end;
-        self.trim();
-        u16::try_from(last).ok()
-    }
-
-    fn waits(&self, i: usize) -> bool {
-        !self.done.get(i) && self.recipients.get(i).is_some_and(Option::is_some)
-    }
-
-    /// Stops launching; the positions that had an attempt and have neither an outcome nor one in flight.
-    pub fn stop(&mut self, ending: Ending, flying: &[u16]) -> Vec<u16> {
-        self.ending = Some(ending);
-        self.ready.clear();
-        (self.delayed, self.suspects, self.shelved) = (0, 0, 0);
-        let mut tried: Vec<u16> = self.deliveries.keys().copied().filter(|o| !flying.contains(o)).collect();
-        tried.sort_unstable();
-        tried
-    }
-
-    /// Whether nobody is left to launch, wait for or hear from.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        let waiting = self.flying + self.delayed + self.suspects;
-        waiting == 0 && self.launchable() == 0
-    }
-
-    /// Recipients without an outcome.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.keys.len() - self.done.count()
-    }
-}
-
 /// All chunks in hand, most urgent first.
 #[derive(Debug, Default)]
 pub struct Hand {
@@ -219,11 +47,9 @@ pub struct Hand {
 impl Hand {
     /// Takes a chunk in hand; the outcomes of those that are gone come back at once.
     pub fn add(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) -> (HandKey, Vec<OutcomeRecord>) {
-        let key = HandKey { class: claimed.class, rank: claimed.rank, chunk: claimed.chunk };
+        let key = HandKey { class: claimed.class, rank: claimed.rank, chunk: claimed.chunk, epoch: claimed.epoch };
         let mut chunk = Chunk::new(claimed, job);
-        let gone: Vec<u16> =
-            (0..chunk.meta.n).filter(|o| !chunk.done.get(usize::from(*o)) && chunk.recipient(*o).is_none()).collect();
-        let records = gone.into_iter().map(|ordinal| gone_record(&mut chunk, ordinal)).collect();
+        let records = chunk.take_gone();
         self.by_ref.insert(chunk.meta.chunk, key);
         self.chunks.insert(key, chunk);
         (key, records)
@@ -282,6 +108,19 @@ impl Hand {
         self.chunks.values().map(Chunk::launchable).sum()
     }
 
+    /// Recipients that can be launched now, of classes more urgent than the least in hand.
+    #[must_use]
+    pub fn launchable_above_least(&self) -> usize {
+        let least = self.least_urgent();
+        self.chunks.iter().filter(|(key, _)| Some(key.class) != least).map(|(_, c)| c.launchable()).sum()
+    }
+
+    /// Recipients without an outcome.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.chunks.values().map(Chunk::open).sum()
+    }
+
     /// Every chunk in hand.
     pub fn iter(&self) -> impl Iterator<Item = (HandKey, &Chunk)> {
         self.chunks.iter().map(|(key, chunk)| (*key, chunk))
@@ -299,12 +138,6 @@ impl Hand {
         self.chunks.keys().any(|key| key.chunk.fanout == fanout)
     }
 
-    /// Number of chunks in hand.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.chunks.len()
-    }
-
     /// Whether no chunk is in hand.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -314,26 +147,6 @@ impl Hand {
 
 fn spot_of(key: HandKey, chunk: &mut Chunk) -> Option<Spot> {
     chunk.next().map(|ordinal| Spot { key, ordinal })
-}
-
-fn gone_record(chunk: &mut Chunk, ordinal: u16) -> OutcomeRecord {
-    chunk.finish(ordinal);
-    let failure = FailureRecord {
-        cause: Cause::None,
-        status: 0,
-        text: String::new(),
-        attempts: 0,
-        variant: chunk.job.event.kind.clone(),
-        device_version: 0,
-    };
-    OutcomeRecord {
-        chunk: chunk.meta.chunk,
-        ordinal,
-        key: chunk.key(ordinal),
-        outcome: Outcome::Gone,
-        maybe: false,
-        failure: Some(failure),
-    }
 }
 
 #[cfg(test)]

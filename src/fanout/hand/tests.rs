@@ -1,9 +1,14 @@
 //! Tests of the chunks in hand.
 
 use super::*;
+use crate::domain::bitmap::Bitmap;
 use crate::domain::event::Event;
+use crate::domain::ids::DeviceKey;
 use crate::domain::ids::{EventId, MatchId};
+use crate::domain::outcome::Outcome;
+use crate::domain::recipient::Recipient;
 use crate::domain::recipient::{Address, Locale, Platform};
+use crate::fanout::decide::Delivery;
 
 fn job(id: i64, class: Class) -> Arc<FanoutJob> {
     let event = Event {
@@ -122,6 +127,22 @@ fn a_probe_goes_to_somebody_who_has_not_failed() {
     hand.get_mut(key).unwrap().make_ready(failed.ordinal);
     assert_eq!(hand.pick_probe().unwrap().ordinal, 1);
     assert_eq!(hand.pick_probe().unwrap().ordinal, failed.ordinal, "better than nobody");
+}
+
+#[test]
+fn whom_an_earlier_owner_may_have_reached_and_who_was_set_aside_are_named_at_the_end() {
+    let mut hand = Hand::default();
+    let mut chunk = claimed(1, Class::Urgent, 0, 6);
+    chunk.maybe.set(4);
+    let (key, _) = hand.add(chunk, job(1, Class::Urgent));
+    let chunk = hand.get_mut(key).unwrap();
+    chunk.aside.insert(2, Outcome::Credential);
+    chunk.aside.insert(5, Outcome::Payload);
+    assert!(chunk.has_shelved());
+    assert!(chunk.finish(5), "an outcome of its own");
+    assert!(!chunk.has_shelved());
+    assert_eq!(chunk.stop(Ending::Lost, &[]), [2, 4]);
+    assert!(chunk.may_have_it(4) && !chunk.may_have_it(2));
 }
 
 #[test]
