@@ -5,23 +5,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::breaker::BreakerState;
-use crate::ceiling::{Ceiling, GrantRun};
-use crate::clock::DbClock;
 use crate::domain::batch::Outbound;
-use crate::domain::catalogue::Catalogue;
 use crate::domain::ids::FanoutId;
 use crate::fcm::attempted::Attempted;
 use crate::fcm::connections::Connections;
-use crate::fcm::oauth::{TokenState, Tokens};
+use crate::fcm::oauth::TokenState;
 
 use super::budget::RetryBudget;
 use super::fan::Fan;
@@ -31,7 +27,7 @@ use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
 use super::stock::Stock;
 use super::throttle::ThrottleScope;
-use super::{Hands, ToSender};
+use super::wiring::{Pacing, Wiring};
 
 /// Counters are handed over this often.
 const PART_EVERY: Duration = Duration::from_secs(1);
@@ -40,38 +36,6 @@ const PART_EVERY: Duration = Duration::from_secs(1);
 const WARM_EVERY: Duration = Duration::from_secs(60);
 /// Longest sleep: gates and deadlines in database time are looked at again.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
-
-/// What ties the dispatcher to the other rooms.
-#[derive(Debug)]
-pub struct Wiring {
-    /// Chunks and acknowledgements in.
-    pub inbox: mpsc::UnboundedReceiver<ToSender>,
-    /// Runs of grants in.
-    pub grants: mpsc::Receiver<GrantRun>,
-    /// Outcomes out; bounded by the exposure.
-    pub outbound: mpsc::UnboundedSender<Outbound>,
-    /// The access token.
-    pub tokens: Tokens,
-    /// The ceiling.
-    pub ceiling: Ceiling,
-    /// Database time.
-    pub clock: Arc<DbClock>,
-    /// Event types.
-    pub catalogue: Arc<Catalogue>,
-    /// What the claimer looks at.
-    pub hands: Arc<Hands>,
-}
-
-/// Sizes and waits.
-#[derive(Debug, Clone, Copy)]
-pub struct Pacing {
-    /// Slots and their lending.
-    pub slots: Slots,
-    /// Outcomes that may wait to be written.
-    pub unflushed: usize,
-    /// Wait before the one retry.
-    pub retry_delay: Duration,
-}
 
 /// One answer, or the panic that took its place.
 pub(super) type Landing = (AttemptId, std::thread::Result<Attempted>);

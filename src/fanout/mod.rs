@@ -25,6 +25,7 @@ pub mod sender;
 pub mod stock;
 pub mod throttle;
 pub mod variant;
+pub mod wiring;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI16, AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -12,8 +12,9 @@ use crate::breaker::{Breaker, BreakerSettings};
 use crate::fcm::connections::{Connections, Settings};
 use crate::fcm::error::FcmError;
 
-use super::dispatch::{Dispatcher, Pacing, Wiring};
+use super::dispatch::Dispatcher;
 use super::gates::Gates;
+use super::wiring::{Pacing, Wiring};
 
 /// The thread could not be started.
 #[derive(Debug, thiserror::Error)]

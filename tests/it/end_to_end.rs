@@ -2,6 +2,7 @@
 //! the API and the emulator's own log must agree to the last count.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use fanfare::emulator::{Control, Settings};
 use fanfare::wire::Fanout;
@@ -95,6 +96,9 @@ async fn every_outcome(database: Database, redis: bool, run: &'static str) {
     service.follow(run, &tokens).await;
 
     let id = service.goal(&format!("evt-{run}"), run, 40).await;
+    while service.client.fanout(&id, Duration::ZERO).await.unwrap().state == "freezing" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let gone: Vec<usize> = (0..RECIPIENTS).filter(|i| tokens[*i].starts_with("deleted")).collect();
     for i in gone {
         service.client.delete_device(&device_id(run, i)).await.unwrap();
@@ -116,7 +120,7 @@ async fn every_outcome(database: Database, redis: bool, run: &'static str) {
     };
     assert_eq!((fanout.ceiling.mode.as_str(), fanout.ledger.as_str()), (mode, "exact"));
     the_dead_are_not_sent_to_again(&service, run).await;
-    assert_eq!(service.client.fanout(&id, std::time::Duration::ZERO).await.unwrap(), fanout, "settled for good");
+    assert_eq!(service.client.fanout(&id, Duration::ZERO).await.unwrap(), fanout, "settled for good");
     service.stop().await.unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! Tests of the chunks in hand.
+//! Owns the tests of the chunks in hand.
+//! Must never know: anything outside the room.
 
 use super::*;
 use crate::domain::bitmap::Bitmap;
