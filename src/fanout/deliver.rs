@@ -20,9 +20,6 @@ impl Dispatcher {
             return;
         };
         let spot = flying.spot;
-        if let Some(chunk) = self.hand.get_mut(spot.key) {
-            chunk.flying -= 1;
-        }
         match result {
             Ok(answer) => self.answered(flying, &answer),
             Err(_panic) => {
@@ -31,6 +28,10 @@ impl Dispatcher {
                 self.gates.note(Credit::Silent, flying.platform, self.now);
                 self.finish(spot, Outcome::Internal, Cause::None);
             }
+        }
+        // Only now: the answer may have acquitted the last of the others, which closes a chunk nobody is left in.
+        if let Some(chunk) = self.hand.get_mut(spot.key) {
+            chunk.flying -= 1;
         }
         self.close_if_over(spot.key);
     }
