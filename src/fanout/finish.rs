@@ -81,15 +81,18 @@ impl Dispatcher {
         let due = |c: &Chunk| c.ending.is_none() && c.job.deadline_ms <= now_ms;
         let over: Vec<HandKey> = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, _)| key).collect();
         for key in over {
-            let (outcome, cause) = at_deadline(None, self.held_by());
+            let (outcome, cause) = at_deadline(None, self.held_by(key));
             self.stop(key, Ending::Rest(RestOutcome { outcome, cause }));
             self.close_if_over(key);
         }
     }
 
-    fn held_by(&self) -> Cause {
+    /// What kept those from being launched who had no attempt. A recipient without an attempt that is not launchable
+    /// waits for its platform's credential: nothing else delays one before its first attempt.
+    fn held_by(&self, key: HandKey) -> Cause {
         match self.block {
             Block::Gate(shut) => shut.cause,
+            _ if self.hand.get(key).is_some_and(|c| c.launchable() == 0) => Cause::Credential,
             _ => Cause::Queue,
         }
     }

@@ -267,6 +267,19 @@ async fn a_message_refused_everywhere_is_the_messages_fault_for_every_recipient(
     service.stop().await.unwrap();
 }
 
+/// What a broken key of one platform leaves at the deadline ended for that reason, whether it had an attempt or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_held_by_a_platforms_credential_end_as_that() {
+    let mut world = World::new(Database::Sqlite, false).await;
+    world.set("FCM__SLOTS", 8);
+    let service = world.serve().await;
+    service.follow("held", &(0..60).map(|i| format!("thirdparty-held-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-held", "held", 5).await).await;
+    assert_eq!(fanout.outcomes["credential"], 60, "{fanout:?}");
+    assert!(fanout.attempts < 60, "the gate held some of them: {fanout:?}");
+    service.stop().await.unwrap();
+}
+
 /// A drain repeats nobody and loses nobody: what was not sent is sent by the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_in_the_middle_repeats_nobody_and_loses_nobody() {
