@@ -146,6 +146,15 @@ async fn migrate_exits_69_when_the_database_is_not_there() {
 }
 
 #[tokio::test]
+async fn a_demo_that_cannot_start_exits_like_any_other_command() {
+    let bad = fanfare(&["demo", "--exit", "--database-url", "mysql://u:hunter2@h/d"], &[]).await;
+    assert_eq!(bad.code, Some(78), "{bad:?}");
+    let absent = fanfare(&["demo", "--exit", "--database-url", "postgres://u:hunter2@127.0.0.1:1/d"], &[]).await;
+    assert_eq!(absent.code, Some(69), "{absent:?}");
+    assert!(!bad.err.contains("hunter2") && !absent.err.contains("hunter2"), "{bad:?} {absent:?}");
+}
+
+#[tokio::test]
 async fn a_key_is_printed_once_with_the_entry_that_admits_it() {
     let run = fanfare(&["key", "--name", "ci", "--scopes", "events,ops,events"], &[]).await;
     assert_eq!(run.code, Some(0), "{run:?}");
