@@ -210,14 +210,14 @@ impl Dispatcher {
         }
     }
 
-    /// Counts the time since the last turn towards what blocked it.
+    /// Counts the time since the last turn towards what blocked it, once for each fan-out however many chunks it has.
     fn account(&mut self, since: Duration) {
         let held = match self.block {
             Block::Gate(_) => true,
             Block::Grant(_) => false,
             _ => return,
         };
-        let waiting: Vec<FanoutId> =
+        let waiting: BTreeSet<FanoutId> =
             self.hand.iter().filter(|(_, c)| c.launchable() > 0).map(|(k, _)| k.chunk.fanout).collect();
         for id in waiting {
             match self.fans.get_mut(&id) {

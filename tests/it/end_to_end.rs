@@ -280,6 +280,33 @@ async fn those_held_by_a_platforms_credential_end_as_that() {
     service.stop().await.unwrap();
 }
 
+/// Three chunks, of which only some are in hand when the deadline comes: the others are claimed after it. And the time
+/// held is the fan-out's, not that of each of its chunks.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_refused_credential_leaves_ends_as_that_in_every_chunk() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    service.follow("role", &(0..1500).map(|i| format!("iam-role-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-role", "role", 5).await).await;
+    assert_eq!(fanout.outcomes["credential"], 1500, "{fanout:?}");
+    let line = line_of(&fanout).await;
+    assert!(line.number("held_ms") <= line.number("duration_ms"), "{line:?}");
+    service.stop().await.unwrap();
+}
+
+/// The first forty are refused for a reason of their own, before anybody was served: as probes they would hold the
+/// credential's gate shut for everybody until the deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_credential_is_probed_far_from_those_it_was_refused_for() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    let tokens = (0..40).map(|i| format!("iam-first-{i}")).chain((0..260).map(|i| format!("ok-first-{i}")));
+    service.follow("first", &tokens.collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-first", "first", 20).await).await;
+    assert_eq!((fanout.delivered, fanout.outcomes["credential"]), (260, 40), "{fanout:?}");
+    service.stop().await.unwrap();
+}
+
 /// A drain repeats nobody and loses nobody: what was not sent is sent by the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_in_the_middle_repeats_nobody_and_loses_nobody() {
