@@ -104,7 +104,9 @@ impl Refusal {
 
     /// Fields are at fault.
     pub(super) fn fields(errors: Vec<FieldProblem>) -> Self {
-        let named: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
+        // An empty pointer (RFC 6901) is the whole body, which reads as nothing.
+        let name = |e: &FieldProblem| if e.field.is_empty() { "the body".to_owned() } else { e.field.clone() };
+        let named: Vec<String> = errors.iter().map(name).collect();
         Self { errors: errors.clone(), ..Self::new(Code::Invalid, format!("see `errors`: {}", named.join(", "))) }
     }
 
@@ -196,6 +198,11 @@ mod tests {
             assert_eq!(response.status().as_u16(), code.status());
             assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
         }
+    }
+
+    #[test]
+    fn a_fault_of_the_whole_body_is_named_too() {
+        assert_eq!(Refusal::field("", "must be a JSON object").detail, "see `errors`: the body");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use open::{open_catalogue, open_store};
+pub use open::{open_catalogue, open_store, unavailable};
 
 use crate::api;
 use crate::domain::batch::Outbound;

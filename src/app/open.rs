@@ -29,9 +29,12 @@ pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, BuildError> {
 }
 
 /// What a failing database says at start.
-pub(super) fn unavailable(error: StoreError) -> BuildError {
+#[must_use]
+pub fn unavailable(error: StoreError) -> BuildError {
     let fix = match &error {
-        StoreError::Schema(_) => "; run `fanfare migrate`",
+        // It names its own: not every schema is mended by migrating.
+        StoreError::Schema(_) => "",
+        StoreError::Corrupt(_) => "; check that database.url (DATABASE_URL) names a database of Fanfare",
         _ => "; check database.url (DATABASE_URL) and that the server runs",
     };
     BuildError::Unavailable { what: format!("{error}{fix}") }

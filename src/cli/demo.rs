@@ -38,5 +38,5 @@ pub async fn run(args: DemoArgs) -> Result<(), Failure> {
         fcm_endpoint: args.fcm_endpoint,
         followers: args.followers,
     };
-    demo::run(options).await.map_err(|error| Failure::Runtime(error.to_string()))
+    Ok(demo::run(options).await?)
 }

@@ -22,7 +22,7 @@ pub async fn run(file: Option<&Path>) -> Result<(), Failure> {
         Ok(0) => print(&format!("{engine}: the schema is up to date\n")),
         Ok(1) => print(&format!("{engine}: 1 migration applied\n")),
         Ok(n) => print(&format!("{engine}: {n} migrations applied\n")),
-        Err(error @ StoreError::Unavailable(_)) => Err(Failure::Unavailable(error.to_string())),
+        Err(error @ StoreError::Unavailable(_)) => Err(app::unavailable(error).into()),
         Err(error) => Err(Failure::Runtime(error.to_string())),
     }
 }

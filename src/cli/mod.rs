@@ -23,6 +23,7 @@ use secrecy::ExposeSecret;
 use crate::api::keys::Keys;
 use crate::app::BuildError;
 use crate::config::{Config, ConfigError, Environment, Loaded, load};
+use crate::demo::DemoError;
 use crate::telemetry::TelemetryError;
 
 /// Why a command failed; decides the exit code. The text is the one message on stderr, without a secret in it.
@@ -77,6 +78,16 @@ impl From<BuildError> for Failure {
         match error {
             BuildError::Config { .. } => Self::Config(text),
             BuildError::Unavailable { .. } => Self::Unavailable(text),
+        }
+    }
+}
+
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        match error {
+            DemoError::Config(error) => error.into(),
+            DemoError::Build(error) => error.into(),
+            other => Self::Runtime(other.to_string()),
         }
     }
 }

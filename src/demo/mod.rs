@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::{Scope, keys};
-use crate::app::{App, BuildError, RunError, open_store};
+use crate::app::{App, BuildError, RunError, open_store, unavailable};
 use crate::client::{Client, ClientError};
 use crate::config::{Config, ConfigError, Environment, load};
 use crate::emulator::{self, Emulator};
@@ -76,7 +76,7 @@ pub async fn run(options: Options) -> Result<(), DemoError> {
     // The line alone, as an operator would see it, and whatever goes wrong.
     let _ = telemetry::init(&config.log.format, "warn,fanfare::fanout=info");
     if options.database_url.is_some() {
-        open_store(&config).await?.migrate().await.map_err(|e| DemoError::Part(e.to_string()))?;
+        open_store(&config).await?.migrate().await.map_err(unavailable)?;
     }
     let database = options.database_url.as_deref().map_or_else(|| format!("SQLite in {}", home.display()), redacted);
     let app = App::build(config).await?;

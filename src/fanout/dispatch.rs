@@ -184,7 +184,7 @@ impl Dispatcher {
         }
     }
 
-    /// Counts the time since the last turn towards what blocked it.
+    /// Counts the time since the last turn towards what blocked it, once for each fan-out however many chunks it has.
     fn account(&mut self, since: Duration) {
         let held = match self.block {
             Block::Gate(_) => true,

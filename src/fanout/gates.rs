@@ -166,6 +166,12 @@ impl Gates {
             .map(|until| Shut { cause: Cause::Credential, until: Some(until) })
     }
 
+    /// Whether the project's credential served nobody since it was refused: the next launch is a probe.
+    #[must_use]
+    pub const fn refused(&self) -> bool {
+        self.project.shut_until.is_some()
+    }
+
     /// Until when a platform's credential holds its recipients.
     #[must_use]
     pub fn platform_shut(&self, platform: Platform, now: Instant) -> Option<Instant> {
@@ -245,7 +251,7 @@ mod tests {
             "32 answers are one back-off"
         );
         let later = now + FIRST_BACKOFF;
-        assert_eq!(gates.shut(later, Some(1)), None);
+        assert_eq!((gates.shut(later, Some(1)), gates.refused()), (None, true));
         let _probe = gates.launched(Platform::Android, later);
         assert!(gates.shut(later, Some(1)).is_some(), "one probe");
         gates.note(PROJECT, Platform::Android, later);
@@ -253,7 +259,7 @@ mod tests {
         let again = later + FIRST_BACKOFF * 2;
         let _probe = gates.launched(Platform::Android, again);
         gates.note(Credit::Worked, Platform::Android, again);
-        assert_eq!(gates.shut(again, Some(1)), None);
+        assert_eq!((gates.shut(again, Some(1)), gates.refused()), (None, false));
     }
 
     #[tokio::test(start_paused = true)]

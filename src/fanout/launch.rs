@@ -82,7 +82,7 @@ impl Dispatcher {
     }
 
     /// The access token and its generation, unless it has run out.
-    fn token(&self) -> Option<(Bearer, u64)> {
+    pub(super) fn token(&self) -> Option<(Bearer, u64)> {
         match &*self.token.borrow() {
             TokenState::Ready { bearer, generation, expires } if *expires > self.now => {
                 Some((bearer.clone(), *generation))
@@ -93,7 +93,7 @@ impl Dispatcher {
 
     /// The next recipient that nothing of its own holds back.
     pub(super) fn pick(&mut self) -> Option<Spot> {
-        let healthy = self.gates.breaker.state() == BreakerState::Closed;
+        let healthy = self.gates.breaker.state() == BreakerState::Closed && !self.gates.refused();
         while let Some(spot) = if healthy { self.hand.pick() } else { self.hand.pick_probe() } {
             let Some(recipient) = self.hand.get(spot.key).and_then(|c| c.recipient(spot.ordinal)) else {
                 continue;

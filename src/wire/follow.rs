@@ -69,7 +69,7 @@ mod tests {
         for (body, field) in [
             (r#"{"follows":["team:ars",7]}"#, "/follows/1"),
             (r#"{"follows":[{"subject":"team:ars","types":["goal",3]}]}"#, "/follows/0/types/1"),
-            (r#"{"follows":[{"types":[]}]}"#, "/follows/0"),
+            (r#"{"follows":[{"types":[]}]}"#, "/follows/0/subject"),
             (r#"{"follows":[{"subject":"team:ars","typ":[]}]}"#, "/follows/0/typ"),
         ] {
             let Err(ReadError::Field(fault)) = read::<FollowsRequest>(body.as_bytes()) else { panic!("{body}") };

@@ -35,18 +35,30 @@ fn within(field: &str) -> String {
     if field.is_empty() { String::new() } else { format!(", in {field}") }
 }
 
-/// Reads one JSON text of the shape `T`.
+/// Reads one JSON object of the shape `T`.
 ///
-/// A key given twice is refused: parsers disagree on which one counts, so the caller may have meant either.
+/// A key given twice is refused: parsers disagree on which one counts, so the caller may have meant either. So is
+/// anything but an object: serde would take an array for the fields in the order of our declaration.
 ///
 /// # Errors
 /// [`ReadError`] says where and what.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, ReadError> {
     let value = strict(text)?;
+    if !value.is_object() {
+        return Err(ReadError::Field(FieldProblem { field: String::new(), problem: "must be a JSON object".into() }));
+    }
     serde_path_to_error::deserialize(value).map_err(|fault| {
-        let field = pointer(fault.path());
-        ReadError::Field(FieldProblem { field, problem: short(&fault.into_inner().to_string()) })
+        let around = pointer(fault.path());
+        ReadError::Field(misfit(around, &fault.into_inner().to_string()))
     })
+}
+
+/// A missing field is told at its own place, where whoever fills a form looks for it; serde tells it at the object.
+fn misfit(field: String, said: &str) -> FieldProblem {
+    match said.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        Some(name) => FieldProblem { field: format!("{field}/{name}"), problem: "is missing".to_owned() },
+        None => FieldProblem { field, problem: short(said) },
+    }
 }
 
 fn strict(text: &[u8]) -> Result<Value, ReadError> {
@@ -187,7 +199,20 @@ mod tests {
         assert_eq!(field(&event_with(r#""fields":[]"#)).0, "/fields");
         assert_eq!(field(&event_with(r#""minute":67"#)).0, "/minute");
         assert_eq!(field(br#"{"id":7}"#).0, "/id");
-        assert!(field(b"{}").1.contains("id"));
+    }
+
+    #[test]
+    fn a_missing_field_is_named_by_its_own_pointer() {
+        assert_eq!(field(b"{}"), ("/id".to_owned(), "is missing".to_owned()));
+        assert_eq!(field(br#"{"id":"e"}"#).0, "/type");
+    }
+
+    #[test]
+    fn only_an_object_is_read() {
+        let by_position = br#"["e","goal","1","2026-11-30T15:03:12Z",["match:1"],{},{},null,60]"#;
+        for text in [by_position.as_slice(), b"[]", b"null", b"7", br#""e""#] {
+            assert_eq!(field(text), (String::new(), "must be a JSON object".to_owned()));
+        }
     }
 
     #[test]
@@ -245,7 +270,7 @@ mod tests {
     proptest! {
         #[test]
         fn strictness_changes_nothing_about_values(value in json()) {
-            let text = value.to_string();
+            let text = serde_json::json!({ "v": value }).to_string();
             prop_assert_eq!(read::<Value>(text.as_bytes()), Ok(serde_json::from_str(&text).unwrap()));
         }
 

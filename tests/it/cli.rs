@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
+use super::harness::postgres::TestDatabase;
+
 /// What a run said.
 #[derive(Debug)]
 struct Run {
@@ -143,6 +145,36 @@ async fn migrate_exits_69_when_the_database_is_not_there() {
     let run = fanfare(&["migrate"], &[("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d")]).await;
     assert_eq!(run.code, Some(69), "{run:?}");
     assert!(!run.err.contains("hunter2"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_used_is_told_in_words_and_once() {
+    let database = TestDatabase::create().await;
+    let absent = fanfare(&["migrate"], &[("DATABASE_URL", &format!("{}_not", database.url))]).await;
+    assert_eq!(absent.code, Some(69), "{absent:?}");
+    assert!(absent.err.contains("no such database") && absent.err.contains("DATABASE_URL"), "{}", absent.err);
+
+    let emulator = fanfare::emulator::Emulator::start(fanfare::emulator::Settings::default()).unwrap();
+    let env = [
+        ("DATABASE_URL", database.url.as_str()),
+        ("FANFARE_API_KEYS", &format!("ci:events:{}", "0".repeat(64))),
+        ("FANFARE__FCM__ENDPOINT", emulator.endpoint()),
+        ("FANFARE__FCM__CREDENTIALS", &emulator.key_json()),
+        ("FANFARE__API__LISTEN", "127.0.0.1:0"),
+        ("FANFARE__OPS__LISTEN", "127.0.0.1:0"),
+    ];
+    let bare = fanfare(&["serve"], &env).await;
+    assert_eq!(bare.code, Some(69), "{bare:?}");
+    assert_eq!(bare.err.matches("fanfare migrate").count(), 1, "{}", bare.err);
+}
+
+#[tokio::test]
+async fn a_demo_that_cannot_start_exits_like_any_other_command() {
+    let bad = fanfare(&["demo", "--exit", "--database-url", "mysql://u:hunter2@h/d"], &[]).await;
+    assert_eq!(bad.code, Some(78), "{bad:?}");
+    let absent = fanfare(&["demo", "--exit", "--database-url", "postgres://u:hunter2@127.0.0.1:1/d"], &[]).await;
+    assert_eq!(absent.code, Some(69), "{absent:?}");
+    assert!(!bad.err.contains("hunter2") && !absent.err.contains("hunter2"), "{bad:?} {absent:?}");
 }
 
 #[tokio::test]

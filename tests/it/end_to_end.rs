@@ -264,6 +264,77 @@ async fn poisoned_recipients_do_not_hold_the_others_up() {
     service.stop().await.unwrap();
 }
 
+/// Device 9 reads the same variant as device 0, and its answer, the last of all, shows whose fault the refusal of device
+/// 0 was. Ending device 0 must not end the chunk over the head of device 9, who has the push on the phone.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_answer_counts_although_it_acquits_the_others() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    let token = |i: usize| match i {
+        0 => "suspect-last".to_owned(),
+        9 => "slow-500-last".to_owned(),
+        _ => format!("ok-last-{i}"),
+    };
+    service.follow("last", &(0..10).map(token).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-last", "last", 60).await).await;
+    let stats = world.emulator.stats();
+    assert_eq!((fanout.delivered, stats.accepted, fanout.outcomes["token_invalid"]), (9, 9, 1), "{fanout:?}");
+    service.stop().await.unwrap();
+}
+
+/// Nine variants of twenty: the twentieth refusal of each stops it and settles the suspects before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_refused_everywhere_is_the_messages_fault_for_every_recipient() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    service.follow("refused", &(0..180).map(|i| format!("suspect-refused-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-refused", "refused", 60).await).await;
+    assert_eq!((fanout.outcomes["payload"], fanout.failed), (180, 180), "{fanout:?}");
+    let again = service.settled(&service.goal("evt-refused-2", "refused", 60).await).await;
+    assert_eq!(again.recipients, 180, "no device was judged: {again:?}");
+    service.stop().await.unwrap();
+}
+
+/// What a broken key of one platform leaves at the deadline ended for that reason, whether it had an attempt or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_held_by_a_platforms_credential_end_as_that() {
+    let mut world = World::new(Database::Sqlite, false).await;
+    world.set("FCM__SLOTS", 8);
+    let service = world.serve().await;
+    service.follow("held", &(0..60).map(|i| format!("thirdparty-held-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-held", "held", 5).await).await;
+    assert_eq!(fanout.outcomes["credential"], 60, "{fanout:?}");
+    assert!(fanout.attempts < 60, "the gate held some of them: {fanout:?}");
+    service.stop().await.unwrap();
+}
+
+/// Three chunks, of which only some are in hand when the deadline comes: the others are claimed after it. And the time
+/// held is the fan-out's, not that of each of its chunks.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_refused_credential_leaves_ends_as_that_in_every_chunk() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    service.follow("role", &(0..1500).map(|i| format!("iam-role-{i}")).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-role", "role", 5).await).await;
+    assert_eq!(fanout.outcomes["credential"], 1500, "{fanout:?}");
+    let line = line_of(&fanout).await;
+    assert!(line.number("held_ms") <= line.number("duration_ms"), "{line:?}");
+    service.stop().await.unwrap();
+}
+
+/// The first forty are refused for a reason of their own, before anybody was served: as probes they would hold the
+/// credential's gate shut for everybody until the deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_credential_is_probed_far_from_those_it_was_refused_for() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    let tokens = (0..40).map(|i| format!("iam-first-{i}")).chain((0..260).map(|i| format!("ok-first-{i}")));
+    service.follow("first", &tokens.collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-first", "first", 20).await).await;
+    assert_eq!((fanout.delivered, fanout.outcomes["credential"]), (260, 40), "{fanout:?}");
+    service.stop().await.unwrap();
+}
+
 /// A drain repeats nobody and loses nobody: what was not sent is sent by the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_in_the_middle_repeats_nobody_and_loses_nobody() {

@@ -99,7 +99,7 @@ pub(super) fn explain(operation: &str, fault: Fault) -> StoreError {
 
 fn refused(operation: &str, e: &dyn DatabaseError) -> StoreError {
     let code = e.code().unwrap_or_default();
-    let mut text = format!("{operation}: SQLSTATE {code}");
+    let mut text = format!("{operation}: SQLSTATE {code}{}", in_words(&code));
     for (what, name) in [("table", e.table()), ("constraint", e.constraint())] {
         if let Some(name) = name {
             text = format!("{text}, {what} {name}");
@@ -119,6 +119,15 @@ fn refused(operation: &str, e: &dyn DatabaseError) -> StoreError {
     }
 }
 
+/// What an operator meets at the first start, said for those who do not know the codes by heart.
+fn in_words(code: &str) -> &'static str {
+    match code.get(..2) {
+        Some("28") => " (the server refuses this user or password)",
+        Some("3D") => " (there is no such database)",
+        _ => "",
+    }
+}
+
 /// Connection, authorisation, no such database, rollback, resources, operator's intervention, system error:
 /// <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn unavailable_class(code: &str) -> bool {
@@ -129,7 +138,8 @@ fn unavailable_class(code: &str) -> bool {
 fn broken(operation: &str, e: &sqlx::Error) -> StoreError {
     use sqlx::Error as E;
     match e {
-        E::Io(io) => StoreError::Unavailable(format!("{operation}: {}", io.kind())),
+        // The system's or the resolver's words, which quote no value: a host that is not found has no kind of its own.
+        E::Io(io) => StoreError::Unavailable(format!("{operation}: {io}")),
         E::Tls(_) => StoreError::Unavailable(format!("{operation}: TLS with the database failed")),
         E::PoolTimedOut => StoreError::Unavailable(format!("{operation}: no connection in time")),
         E::PoolClosed => StoreError::Unavailable(format!("{operation}: the store is closed")),
