@@ -20,7 +20,7 @@ use crate::config::{Config, Engine};
 use crate::domain::catalogue::Catalogue;
 use crate::domain::ids::BootId;
 use crate::door;
-use crate::fanout::claim::Claimer;
+use crate::fanout::claim::{Claimer, Doubt};
 use crate::fanout::dispatch::{Pacing, Wiring};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
@@ -194,6 +194,7 @@ impl Base {
                 hands: Arc::clone(&wires.watched.hands),
                 sender: wires.to_sender.clone(),
                 jobs: HashMap::new(),
+                doubt: Doubt::default(),
             },
             freezer: Freezer {
                 store: Arc::clone(&self.store),

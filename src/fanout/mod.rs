@@ -64,6 +64,7 @@ pub struct Hands {
     least_urgent: AtomicI16,
     low: Notify,
     fresh: Notify,
+    doubt: Notify,
 }
 
 /// Stands for "no chunk in hand".
@@ -81,6 +82,7 @@ impl Hands {
             least_urgent: AtomicI16::new(NO_CLASS),
             low: Notify::new(),
             fresh: Notify::new(),
+            doubt: Notify::new(),
         }
     }
 
@@ -131,6 +133,11 @@ impl Hands {
     #[must_use]
     pub fn least_urgent(&self) -> Option<Class> {
         Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok()
+    }
+
+    /// An answer of the store was lost: this instance may own chunks it does not know of.
+    pub fn doubt(&self) {
+        self.doubt.notify_one();
     }
 
     /// Open chunks were made just now.
