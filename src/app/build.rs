@@ -139,7 +139,7 @@ impl Base {
         let keys = Keys::parse(config.api.keys.expose_secret()).map_err(|e| bad(format!("api.keys: {e}")))?;
         let fcm = &config.fcm;
         let account = ServiceAccount::load(fcm.credentials.expose_secret(), &fcm.credentials_file)
-            .map_err(|e| bad(e.to_string()))?;
+            .map_err(|e| bad(format!("{}: {e}", key_setting(config))))?;
         let project = project(config, &account)?;
         let ca_pem = ca_pem(config)?;
         let store = open_store(config).await?;
@@ -270,6 +270,15 @@ fn project(config: &Config, account: &ServiceAccount) -> Result<String, BuildErr
     };
     tracing::info!(target: "fanfare::app", project_id, source, "project");
     Ok(project_id)
+}
+
+/// The setting the service-account key comes from.
+fn key_setting(config: &Config) -> String {
+    let fcm = &config.fcm;
+    if fcm.credentials.expose_secret().trim().is_empty() && !fcm.credentials_file.as_os_str().is_empty() {
+        return format!("fcm.credentials_file {}", fcm.credentials_file.display());
+    }
+    "fcm.credentials".to_owned()
 }
 
 fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
