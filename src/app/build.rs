@@ -20,7 +20,7 @@ use crate::config::{Config, Engine};
 use crate::domain::catalogue::Catalogue;
 use crate::domain::ids::BootId;
 use crate::door;
-use crate::fanout::claim::Claimer;
+use crate::fanout::claim::{Claimer, Doubt};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
@@ -139,7 +139,7 @@ impl Base {
         let keys = Keys::parse(config.api.keys.expose_secret()).map_err(|e| bad(format!("api.keys: {e}")))?;
         let fcm = &config.fcm;
         let account = ServiceAccount::load(fcm.credentials.expose_secret(), &fcm.credentials_file)
-            .map_err(|e| bad(e.to_string()))?;
+            .map_err(|e| bad(format!("{}: {e}", key_setting(config))))?;
         let project = project(config, &account)?;
         let ca_pem = ca_pem(config)?;
         let store = open_store(config).await?;
@@ -193,6 +193,7 @@ impl Base {
                 hands: Arc::clone(&wires.watched.hands),
                 sender: wires.to_sender.clone(),
                 jobs: HashMap::new(),
+                doubt: Doubt::default(),
             },
             freezer: Freezer {
                 store: Arc::clone(&self.store),
@@ -267,6 +268,15 @@ fn project(config: &Config, account: &ServiceAccount) -> Result<String, BuildErr
     };
     tracing::info!(target: "fanfare::app", project_id, source, "project");
     Ok(project_id)
+}
+
+/// The setting the service-account key comes from.
+fn key_setting(config: &Config) -> String {
+    let fcm = &config.fcm;
+    if fcm.credentials.expose_secret().trim().is_empty() && !fcm.credentials_file.as_os_str().is_empty() {
+        return format!("fcm.credentials_file {}", fcm.credentials_file.display());
+    }
+    "fcm.credentials".to_owned()
 }
 
 fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::DbClock;
 use crate::domain::batch::{ClaimedChunk, FanoutJob};
 use crate::domain::bitmap::CHUNK_SIZE;
-use crate::domain::ids::{BootId, FanoutId};
+use crate::domain::ids::{BootId, ChunkRef, FanoutId};
 use crate::store::{ClaimRequest, Store, StoreError};
 use crate::telemetry::Outage;
 
@@ -23,6 +24,11 @@ const POLL: Duration = Duration::from_millis(250);
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// A chunk that cannot be read is not claimed for this long, ms.
 const UNREADABLE_FOR_MS: i64 = 10_000;
+/// For this long after an answer was lost, chunks may turn out to be ours: a statement whose client has gone may still
+/// run for as long as statements may, 10 s, and commit.
+const DOUBT: Duration = Duration::from_secs(12);
+/// While in doubt, what is ours is looked up this often.
+const RECOLLECT_EVERY: Duration = Duration::from_secs(3);
 /// Jobs remembered; beyond that all are forgotten.
 const REMEMBERED: usize = 256;
 
@@ -40,6 +46,27 @@ pub struct Claimer {
     pub sender: mpsc::UnboundedSender<ToSender>,
     /// Jobs of chunks seen lately.
     pub jobs: HashMap<FanoutId, Arc<FanoutJob>>,
+    /// Whether chunks may be ours that nobody here knows of.
+    pub doubt: Doubt,
+}
+
+/// When to look for chunks that are ours because of an answer that was lost.
+#[derive(Debug, Default)]
+pub struct Doubt(Option<(Instant, Instant)>);
+
+impl Doubt {
+    /// An answer was lost just now. A look that is due already stays so.
+    fn rise(&mut self, now: Instant) {
+        let next = self.0.map_or(now, |(next, _)| next);
+        self.0 = Some((next, now + DOUBT));
+    }
+
+    /// Whether to look now. The last look comes after the doubt has ended.
+    fn due(&mut self, now: Instant) -> bool {
+        let Some((_, until)) = self.0.filter(|(next, _)| *next <= now) else { return false };
+        self.0 = (now < until).then_some((now + RECOLLECT_EVERY, until));
+        true
+    }
 }
 
 impl Claimer {
@@ -52,7 +79,11 @@ impl Claimer {
                 () = stop.cancelled() => return,
                 () = self.hands.fresh.notified() => {}
                 () = self.hands.low.notified(), if !dry => {}
+                () = self.hands.doubt.notified() => self.doubt.rise(Instant::now()),
                 () = tokio::time::sleep(POLL) => {}
+            }
+            if self.doubt.due(Instant::now()) {
+                self.recollect().await;
             }
             let Some(request) = self.request() else { continue };
             match self.claim(request).await {
@@ -66,6 +97,7 @@ impl Claimer {
                     if outage.begins() {
                         tracing::warn!(target: "fanfare::fanout", %error, "claim failed; it is tried again");
                     }
+                    self.doubt.rise(Instant::now());
                     dry = true;
                     tokio::time::sleep(AFTER_ERROR).await;
                 }
@@ -87,7 +119,29 @@ impl Claimer {
     async fn claim(&mut self, request: ClaimRequest) -> Result<usize, StoreError> {
         let claimed = self.store.claim(request).await?;
         let taken = claimed.len();
-        let mut batch: Vec<(ClaimedChunk, Arc<FanoutJob>)> = Vec::with_capacity(taken);
+        let back = self.hand_on(claimed).await;
+        if !back.is_empty() {
+            // Not at once: the next claim would take the same chunks again, and nobody would get past them.
+            self.store.release(self.boot, back, self.clock.now_ms() + UNREADABLE_FOR_MS).await?;
+        }
+        Ok(taken)
+    }
+
+    /// The dispatcher leaves alone what it has taken before, so that everything that is ours can be handed on again.
+    async fn recollect(&mut self) {
+        match self.store.owned(self.boot).await {
+            // One whose job cannot be read stays: it may be in hand.
+            Ok(owned) => drop(self.hand_on(owned).await),
+            Err(error) => {
+                self.doubt.rise(Instant::now());
+                tracing::warn!(target: "fanfare::fanout", %error, "looking for chunks of lost answers failed");
+            }
+        }
+    }
+
+    /// Gives chunks to the dispatcher; returns those it cannot be told how to send.
+    async fn hand_on(&mut self, claimed: Vec<ClaimedChunk>) -> Vec<(ChunkRef, i32)> {
+        let mut batch: Vec<(ClaimedChunk, Arc<FanoutJob>)> = Vec::with_capacity(claimed.len());
         let mut back = Vec::new();
         for chunk in claimed {
             match self.job(chunk.chunk.fanout).await {
@@ -98,14 +152,11 @@ impl Claimer {
                 }
             }
         }
+        let chunks = batch.len();
         if !batch.is_empty() && self.sender.send(ToSender::Chunks(batch)).is_err() {
-            tracing::debug!(target: "fanfare::fanout", chunks = taken, "the sender thread has ended; the lease hands the chunks on");
+            tracing::debug!(target: "fanfare::fanout", chunks, "the sender thread has ended; the lease hands the chunks on");
         }
-        if !back.is_empty() {
-            // Not at once: the next claim would take the same chunks again, and nobody would get past them.
-            self.store.release(self.boot, back, self.clock.now_ms() + UNREADABLE_FOR_MS).await?;
-        }
-        Ok(taken)
+        back
     }
 
     async fn job(&mut self, id: FanoutId) -> Result<Arc<FanoutJob>, StoreError> {
@@ -123,5 +174,24 @@ impl Claimer {
         let job = Arc::new(job);
         self.jobs.insert(id, Arc::clone(&job));
         Ok(job)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn in_doubt_it_looks_at_once_and_a_last_time_after_the_doubt() {
+        let t = Instant::now();
+        let mut doubt = Doubt::default();
+        assert!(!doubt.due(t), "no doubt, no look");
+        doubt.rise(t);
+        let looks: Vec<u64> = (0..60).filter(|s| doubt.due(t + Duration::from_secs(*s))).collect();
+        assert_eq!(looks, [0, 3, 6, 9, 12]);
+        doubt.rise(t + Duration::from_secs(60));
+        assert!(doubt.due(t + Duration::from_secs(60)));
+        doubt.rise(t + Duration::from_secs(61));
+        assert!(!doubt.due(t + Duration::from_secs(61)), "a storm of errors makes no storm of looks");
     }
 }

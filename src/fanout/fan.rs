@@ -29,6 +29,8 @@ pub struct Fan {
     pub dirty: bool,
     /// Refused recipients whose variant has not shown yet whether it is theirs or the message's fault.
     pub suspects: Vec<(Spot, VariantNo)>,
+    /// The highest epoch under which each chunk was taken in hand here, by chunk number.
+    taken: HashMap<i32, i32>,
     held: Duration,
     waited: Duration,
     variants: Vec<Variant>,
@@ -45,11 +47,22 @@ impl Fan {
             counters,
             dirty: true,
             suspects: Vec::new(),
+            taken: HashMap::new(),
             held: Duration::ZERO,
             waited: Duration::ZERO,
             variants: Vec::new(),
             by_device: HashMap::new(),
         }
+    }
+
+    /// Notes that a chunk is taken in hand under an epoch; `false` when it was before. Who has seen it through, or
+    /// still does, must not send it a second time.
+    pub fn take(&mut self, chunk_no: i32, epoch: i32) -> bool {
+        let known = self.taken.get(&chunk_no).is_some_and(|taken| *taken >= epoch);
+        if !known {
+            self.taken.insert(chunk_no, epoch);
+        }
+        !known
     }
 
     /// The variant a recipient reads, rendered at its first use.

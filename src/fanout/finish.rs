@@ -88,7 +88,7 @@ impl Dispatcher {
         let due = |c: &Chunk| c.ending.is_none() && c.job.deadline_ms <= now_ms;
         let over: Vec<HandKey> = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, _)| key).collect();
         for key in over {
-            let (outcome, cause) = at_deadline(None, self.held_by(key));
+            let (outcome, cause) = at_deadline(None, self.held_by());
             self.stop(key, Ending::Rest(RestOutcome { outcome, cause }));
             self.close_if_over(key);
         }
@@ -96,17 +96,13 @@ impl Dispatcher {
 
     /// What kept those from being launched who had no attempt. Asked of the gates and not of the last block: a chunk can
     /// be claimed after its deadline, when nobody was left to be blocked.
-    ///
-    /// A recipient without an attempt that is not launchable waits for its platform's credential: nothing else delays
-    /// one before its first attempt.
-    fn held_by(&self, key: HandKey) -> Cause {
+    fn held_by(&self) -> Cause {
         let generation = self.token().map(|t| t.1);
         if let Some(shut) = self.gates.shut(self.now, generation) {
             return shut.cause;
         }
-        let delayed = || self.hand.get(key).is_some_and(|c| c.launchable() == 0);
         match self.gates.breaker.state() {
-            _ if self.gates.refused() || delayed() => Cause::Credential,
+            _ if self.gates.refused() => Cause::Credential,
             BreakerState::Open | BreakerState::HalfOpen => Cause::Breaker,
             BreakerState::Closed | BreakerState::Ramping => Cause::Queue,
         }

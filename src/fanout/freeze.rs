@@ -111,6 +111,7 @@ impl Freezer {
             }
             Ok(false) => {}
             Err(error) => {
+                self.hands.doubt();
                 tracing::warn!(target: "fanfare::fanout", fanout_id = %id, %error, "freeze interrupted; it is taken up again");
             }
         }

@@ -34,7 +34,10 @@ impl Dispatcher {
         }
         let now_ms = self.wiring.clock.now_ms();
         let id = claimed.chunk.fanout;
-        self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
+        let fan = self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
+        if !fan.take(claimed.chunk.no, claimed.epoch) {
+            return;
+        }
         let (key, gone) = self.hand.add(claimed, job);
         for record in gone {
             self.exposure.take();

@@ -64,6 +64,7 @@ pub struct Hands {
     least_urgent: AtomicI16,
     low: Notify,
     fresh: Notify,
+    doubt: Notify,
 }
 
 /// Most recipients in hand without an outcome, about 50 MB: with a whole platform's recipients waiting for its credential,
@@ -87,6 +88,7 @@ impl Hands {
             least_urgent: AtomicI16::new(NO_CLASS),
             low: Notify::new(),
             fresh: Notify::new(),
+            doubt: Notify::new(),
         }
     }
 
@@ -141,6 +143,11 @@ impl Hands {
     pub fn displaced_by_more_urgent(&self) -> Option<Class> {
         let full = self.urgent.load(Ordering::Relaxed) >= self.enough || self.open.load(Ordering::Relaxed) >= MOST_OPEN;
         Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|_| !full)
+    }
+
+    /// An answer of the store was lost: this instance may own chunks it does not know of.
+    pub fn doubt(&self) {
+        self.doubt.notify_one();
     }
 
     /// Open chunks were made just now.

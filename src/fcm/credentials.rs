@@ -12,17 +12,16 @@ use super::assertion;
 use super::http::Target;
 use super::sanitise::clean;
 
-/// Why a key was refused; names the field and the fix, never shows a value of it.
+/// Why a key was refused; names the field of the key and the fix, never shows a value of it. The caller knows which
+/// setting the key is from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
     /// Neither a file nor a key was given.
     #[error("no service-account key; set fcm.credentials_file (or GOOGLE_APPLICATION_CREDENTIALS) to its path")]
     None,
     /// The file cannot be read.
-    #[error("fcm.credentials_file {path:?} cannot be read: {problem}")]
+    #[error("the file cannot be read: {problem}")]
     File {
-        /// As configured.
-        path: String,
         /// What the system said.
         problem: String,
     },
@@ -87,8 +86,7 @@ impl ServiceAccount {
         if file.as_os_str().is_empty() {
             return Err(CredentialsError::None);
         }
-        let json = std::fs::read_to_string(file)
-            .map_err(|e| CredentialsError::File { path: file.display().to_string(), problem: e.to_string() })?;
+        let json = std::fs::read_to_string(file).map_err(|e| CredentialsError::File { problem: e.to_string() })?;
         Self::parse(&json)
     }
 

@@ -7,7 +7,7 @@
 //! [`Store::freeze_step`] or [`Store::claim`] owns nothing afterwards: what it would have owned is handed back.
 //!
 //! [`StoreError::Unavailable`] can mean that the database did what was asked and its answer was lost. Every method may
-//! be called again then; but what a lost answer made this instance own is free only when its lease ends.
+//! be called again then; chunks that a lost answer made this instance own are found by [`Store::owned`].
 
 mod detached;
 mod facts;
@@ -94,6 +94,10 @@ pub trait Store: Send + Sync + 'static {
     /// chunk that was ever lost uncleanly is everyone without an outcome.
     /// With `class_below` only chunks of a class more urgent than that.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
+
+    /// Every chunk `boot` owns, with recipients looked up now, under the epoch it owns it: those in its hands, and
+    /// those it does not know of because the answer to a claim or a freeze step was lost. Changes nothing.
+    async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Hands chunks back in an orderly way: open again, not unclean, not counted as a takeover.
     /// `not_before_ms` keeps them from being claimed earlier; 0 = at once.

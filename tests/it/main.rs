@@ -12,6 +12,7 @@ mod cli;
 mod devices;
 mod emulator;
 mod end_to_end;
+mod faults;
 mod fcm_client;
 mod layering;
 mod oauth;

@@ -53,6 +53,12 @@ WITH k AS (
     WHERE fanout_id = $2 AND chunk_no >= $3 AND chunk_no < $4 AND state = 1 AND owner = $1 AND epoch = 1)"
 );
 
+/// Reads the small partial index of owned chunks only.
+pub(super) const OWNED: &str = with_recipients!(
+    "
+WITH k AS (SELECT * FROM chunk WHERE state = 1 AND owner = $1)"
+);
+
 pub(super) const RELEASE: &str = "
 UPDATE chunk k SET state = 0, owner = NULL, not_before_ms = $5
 FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
@@ -80,6 +86,11 @@ pub(super) async fn of_a_step(pool: &PgPool, step: &FreezeStep, end: i32) -> Res
         .fetch_all(pool)
         .await?;
     readable(pool, step.boot, rows).await
+}
+
+pub(super) async fn owned(pool: &PgPool, boot: BootId) -> Result<Vec<ClaimedChunk>, Fault> {
+    let rows: Vec<ClaimedRow> = sqlx::query_as(OWNED).bind(boot.0).fetch_all(pool).await?;
+    readable(pool, boot, rows).await
 }
 
 /// Chunks in their order (`RETURNING` promises none). One that does not parse is handed back for a while, so that it

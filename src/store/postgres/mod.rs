@@ -156,6 +156,10 @@ impl Store for PostgresStore {
         })
     }
 
+    async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {
+        on!(self.main, "owned", |pool| claim::owned(&pool, boot))
+    }
+
     async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError> {
         on!(self.facts, "release", |pool| claim::release(&pool, boot, &chunks, not_before_ms))
     }

@@ -10,6 +10,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("accept.WINNER", accept::WINNER),
     ("claim.CLAIM", claim::CLAIM),
     ("claim.OF_A_STEP", claim::OF_A_STEP),
+    ("claim.OWNED", claim::OWNED),
     ("claim.RELEASE", claim::RELEASE),
     ("devices.QUEUE", devices::QUEUE),
     ("devices.RIVALS", devices::RIVALS),

@@ -52,8 +52,18 @@ pub(super) async fn of_a_step(conn: &mut SqliteConnection, step: &FreezeStep, en
         .bind(end)
         .fetch_all(&mut *conn)
         .await?;
-    let mut claimed = Vec::with_capacity(owned.len());
-    for row in owned {
+    hand_all_out(conn, owned).await
+}
+
+/// Every chunk of `boot`.
+pub(super) async fn owned(conn: &mut SqliteConnection, boot: BootId) -> Answer<Vec<ClaimedChunk>> {
+    let owned: Vec<ChunkRow> = query_as(sql::OWNED_CHUNKS).bind(boot_bytes(boot)).fetch_all(&mut *conn).await?;
+    hand_all_out(conn, owned).await
+}
+
+async fn hand_all_out(conn: &mut SqliteConnection, rows: Vec<ChunkRow>) -> Answer<Vec<ClaimedChunk>> {
+    let mut claimed = Vec::with_capacity(rows.len());
+    for row in rows {
         claimed.push(hand_out(conn, row).await?);
     }
     Ok(claimed)

@@ -135,6 +135,10 @@ impl Store for SqliteStore {
         self.writer.run(request.want as usize, move |c| claim::claim(c, request).boxed()).await
     }
 
+    async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {
+        self.read(move |c| claim::owned(c, boot).boxed()).await
+    }
+
     async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError> {
         self.writer.run(chunks.len(), move |c| claim::release(c, boot, chunks, not_before_ms).boxed()).await
     }

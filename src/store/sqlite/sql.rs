@@ -71,6 +71,9 @@ statements! {
         FROM chunk c JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
         WHERE c.fanout_id = ?2 AND c.chunk_no >= ?3 AND c.chunk_no < ?4 AND c.state = 1 AND c.owner = ?1
         AND c.epoch = 1 ORDER BY c.chunk_no";
+    OWNED_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
+        FROM chunk c CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
+        WHERE c.state = 1 AND c.owner = ?1 ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no";
     CLAIM = "UPDATE chunk SET state = 1, owner = ?3, epoch = epoch + 1 WHERE fanout_id = ?1 AND chunk_no = ?2";
     RECIPIENTS = "SELECT device_key, token, fid, platform, locale, version FROM device
         WHERE device_key IN (SELECT value FROM json_each(?1)) AND state = 0";

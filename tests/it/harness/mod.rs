@@ -2,5 +2,7 @@
 
 pub mod logs;
 pub mod postgres;
+pub mod process;
+pub mod proxy;
 pub mod redis;
 pub mod service;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fanfare::domain::batch::Class;
+use fanfare::domain::outcome::Outcome;
 use fanfare::domain::recipient::Address;
 use fanfare::store::{ClaimRequest, FreezeReply};
 
@@ -110,6 +111,28 @@ pub async fn a_released_chunk_waits_until_its_time_and_is_not_unclean(store: Sha
     store.release(boot, vec![(other.chunk, other.epoch)], 0).await.unwrap();
     let again = claim(&store, boot, 1).await.pop().unwrap();
     assert_eq!((again.chunk, again.epoch, again.maybe.count()), (other.chunk, other.epoch + 1, 0));
+}
+
+pub async fn an_instance_finds_what_it_owns_without_having_been_told(store: Shared) {
+    let boot = instance(&store).await;
+    let keys = followers(&store, "evt", 6).await;
+    let job = accept(&store, boot, "evt", Class::Urgent).await;
+    let mut step = whole(boot, &job, &keys, &[2, 2, 1, 1]);
+    step.claim_first = 1;
+    // As if the answers to both had been lost.
+    let FreezeReply::Written(mut lost) = store.freeze_step(step).await.unwrap() else { panic!("it is ours") };
+    lost.extend(claim(&store, boot, 2).await);
+    assert_eq!(lost.len(), 3);
+    assert_eq!(store.owned(boot).await.unwrap(), lost);
+    assert_eq!(store.owned(boot).await.unwrap(), lost, "looking changes nothing");
+    assert_eq!(store.owned(instance(&store).await).await.unwrap(), [], "another instance owns none of them");
+
+    store.flush(delivered(&lost[0])).await.unwrap();
+    store.flush(outcomes(&Hold::from(&lost[1]), &[(1, Outcome::Delivered)])).await.unwrap();
+    store.release(boot, vec![(lost[2].chunk, lost[2].epoch)], 0).await.unwrap();
+    let left = store.owned(boot).await.unwrap();
+    assert_eq!(left.len(), 1, "neither a closed nor a released chunk is owned");
+    assert_eq!((left[0].chunk, left[0].epoch, left[0].done.clone()), (lost[1].chunk, lost[1].epoch, bits(2, [1])));
 }
 
 pub async fn a_release_under_an_old_epoch_changes_nothing(store: Shared) {

@@ -80,6 +80,7 @@ on_every_engine! {
     claiming::two_claimers_never_get_the_same_chunk,
     claiming::a_claim_looks_up_the_token_of_now_and_reports_who_is_gone,
     claiming::a_released_chunk_waits_until_its_time_and_is_not_unclean,
+    claiming::an_instance_finds_what_it_owns_without_having_been_told,
     claiming::a_release_under_an_old_epoch_changes_nothing,
     flushing::a_repeated_flush_changes_nothing,
     flushing::flushes_commute,
