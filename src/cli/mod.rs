@@ -131,7 +131,7 @@ impl Cli {
         let file = self.config.as_deref();
         match self.command {
             Command::Serve => serve::run(file).await,
-            Command::Demo(args) => demo::run(args).await,
+            Command::Demo(args) => demo::run(args, file).await,
             Command::Emulator(args) => emulator::run(args).await.map_err(Failure::Runtime),
             Command::Migrate => migrate::run(file).await,
             Command::Send(args) => send::run(args).await,
