@@ -1,6 +1,7 @@
 //! Owns what the demo tells a person: the figures of the line in words, and what to try next.
 //! Must never know: how the figures came about.
 
+use super::seed;
 use crate::emulator::Stats;
 use crate::wire::Fanout;
 
@@ -71,12 +72,12 @@ pub fn compare(f: &Fanout, stats: &Stats) -> Result<String, String> {
     Err(format!("the emulator kept its own count and DISAGREES: {counts}, {twice} of them twice"))
 }
 
-/// Three commands that work as printed.
+/// Three commands that work as printed, with nothing on the machine but this binary.
 #[must_use]
-pub fn next(urls: &(String, String), secret: &str, f: &Fanout) -> String {
+pub fn next(api: &str, secret: &str, f: &Fanout) -> String {
     let binary = std::env::current_exe().map_or_else(|_| "fanfare".to_owned(), |path| path.display().to_string());
-    let (api, ops) = urls;
     let Fanout { id, match_id, .. } = f;
+    let device = seed::dead_one(match_id, f.recipients);
     format!(
         "\nThe service goes on until Ctrl-C. Three things to try in another terminal:\n\n\
          the fan-out as the API tells it\n  \
@@ -84,8 +85,8 @@ pub fn next(urls: &(String, String), secret: &str, f: &Fanout) -> String {
          the final whistle; whoever turned out dead or invalid is not among its recipients\n  \
          {binary} send full_time --match {match_id} --field home=Arsenal --field away=Chelsea --field score=2-1 \
          --wait --url {api} --key {secret}\n\n\
-         what the service says of itself\n  \
-         curl -s '{ops}/readyz?verbose'\n\n"
+         one of the devices, and what became of it\n  \
+         {binary} devices show {device} --url {api} --key {secret}\n\n"
     )
 }
 
@@ -133,10 +134,9 @@ pub(super) mod tests {
 
     #[test]
     fn what_to_try_next_names_this_fan_out_and_this_service() {
-        let urls = ("http://127.0.0.1:1".to_owned(), "http://127.0.0.1:2".to_owned());
-        let text = next(&urls, "fanfare_key", &fanout());
-        assert_eq!(text.matches("--url http://127.0.0.1:1 --key fanfare_key\n").count(), 2, "{text}");
+        let text = next("http://127.0.0.1:1", "fanfare_key", &fanout());
+        assert_eq!(text.matches("--url http://127.0.0.1:1 --key fanfare_key\n").count(), 3, "{text}");
         assert!(text.contains(" fanout show 1 ") && text.contains("--match m1 "), "{text}");
-        assert!(text.contains("curl -s 'http://127.0.0.1:2/readyz?verbose'\n"), "{text}");
+        assert!(text.contains(" devices show demo-m1-11 "), "{text}");
     }
 }

@@ -107,8 +107,8 @@ pub async fn run(options: Options) -> Result<(), DemoError> {
 }
 
 /// Followers, the goal, its progress, the account.
-async fn tell(urls: &(String, String), secret: &str, options: &Options, provider: &Provider) -> Result<(), DemoError> {
-    let client = Client::new(&urls.0, SecretString::from(secret))?;
+async fn tell(api: &str, secret: &str, options: &Options, provider: &Provider) -> Result<(), DemoError> {
+    let client = Client::new(api, SecretString::from(secret))?;
     let fanout = show(&client, options.followers).await?;
     print!("{}", account::account(&fanout));
     if let Some(emulator) = &provider.emulator {
@@ -117,7 +117,7 @@ async fn tell(urls: &(String, String), secret: &str, options: &Options, provider
     }
     println!("The README explains every field of the line.");
     if !options.exit {
-        print!("{}", account::next(urls, secret, &fanout));
+        print!("{}", account::next(api, secret, &fanout));
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ impl Progress {
         let done = f.delivered + f.failed;
         let due = match self.last {
             None => true,
-            Some((at, shown)) => ended || (shown != done && now.saturating_duration_since(at) >= PLAIN_EVERY),
+            Some((at, shown)) => shown != done && (ended || now.saturating_duration_since(at) >= PLAIN_EVERY),
         };
         if !due {
             return String::new();

@@ -61,7 +61,7 @@ impl Service {
         stop: &CancellationToken,
     ) -> Result<(), DemoError> {
         let told = tokio::select! {
-            told = tell(&self.urls, &self.secret, options, provider) => told,
+            told = tell(&self.urls.0, &self.secret, options, provider) => told,
             () = stop.cancelled() => Err(DemoError::Interrupted),
             ended = &mut self.task => return early(ended),
         };
@@ -94,7 +94,7 @@ async fn migrate(config: &Config) -> Result<(), DemoError> {
     store.close().await;
     done.map(drop).map_err(|fault| match fault {
         StoreError::Unavailable(_) => {
-            let what = format!("{fault}; check --database-url and that the server runs");
+            let what = format!("{fault}; check --database-url, that the server runs and has this database");
             BuildError::Unavailable { what }.into()
         }
         _ => DemoError::Part(fault.to_string()),
