@@ -16,8 +16,8 @@ use crate::telemetry;
 
 /// The service, running in this process, and the way a caller reaches it.
 pub struct Service {
-    /// API and operations listener.
-    urls: (String, String),
+    /// Address of the API.
+    api: String,
     secret: String,
     drain: CancellationToken,
     task: JoinHandle<Result<(), RunError>>,
@@ -37,17 +37,17 @@ impl Service {
             migrate(&config).await?;
         }
         let app = App::build(config).await?;
-        let urls = (format!("http://{}", app.api_addr()), format!("http://{}", app.ops_addr()));
+        let api = format!("http://{}", app.api_addr());
         let database = match (home, &options.database_url) {
             (Some(home), _) => format!("{} (removed at the end)", home.database_url()),
             (None, url) => redacted(url.as_deref().unwrap_or_default()),
         };
         let redis = options.redis_url.as_deref().map_or_else(|| "none".to_owned(), redacted);
         println!("database   {database}\nRedis      {redis}\nFCM        {}", provider.name());
-        println!("API        {}\noperations {}\n", urls.0, urls.1);
+        println!("API        {api}\noperations http://{}\n", app.ops_addr());
         let drain = CancellationToken::new();
         let task = tokio::spawn(app.run(drain.clone()));
-        Ok(Self { urls, secret, drain, task })
+        Ok(Self { api, secret, drain, task })
     }
 
     /// Shows it at work, then lets it serve until told to stop.
@@ -61,7 +61,7 @@ impl Service {
         stop: &CancellationToken,
     ) -> Result<(), DemoError> {
         let told = tokio::select! {
-            told = tell(&self.urls.0, &self.secret, options, provider) => told,
+            told = tell(&self.api, &self.secret, options, provider) => told,
             () = stop.cancelled() => Err(DemoError::Interrupted),
             ended = &mut self.task => return early(ended),
         };
