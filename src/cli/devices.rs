@@ -16,10 +16,14 @@ use super::target::{Target, print_json};
 use super::{Failure, print};
 use crate::wire::{DeviceAnswer, FollowEntry, ImportAnswer};
 
+const EXAMPLE: &str = r#"A line (the file has one per device; `follows` replaces what the device followed, absent leaves it):
+  {"id":"d1","user_id":"u1","token":"...","platform":"ios","locale":"pt-BR","follows":["team:ars","match:4711"],"muted":["corner"]}"#;
+
 /// What `fanfare devices` can do.
 #[derive(Debug, Subcommand)]
 pub enum DevicesCommand {
-    /// Import devices and what they follow from NDJSON, one object per line.
+    /// Import devices and what they follow from NDJSON, one object per line; wrong lines are told, the others kept.
+    #[command(after_help = EXAMPLE)]
     Import {
         /// The service.
         #[command(flatten)]

@@ -23,10 +23,11 @@ pub struct EmulatorArgs {
     /// TLS with a certificate made at start, instead of plain HTTP
     #[arg(long)]
     pub tls: bool,
-    /// Where to write the authority clients have to trust (PEM)
+    /// Where to write the authority clients have to trust (PEM) [default: only served, at /emulator/ca.pem]
     #[arg(long, value_name = "FILE", requires = "tls")]
     pub ca_out: Option<PathBuf>,
-    /// Where to write a service-account key for this emulator (JSON, readable by you only)
+    /// Where to write a service-account key for this emulator (JSON, readable by you only) [default: only served, at
+    /// /emulator/key.json]
     #[arg(long, value_name = "FILE")]
     pub write_key: Option<PathBuf>,
     /// The one project that exists
@@ -53,7 +54,7 @@ pub struct EmulatorArgs {
     /// Takes sends without a bearer token too
     #[arg(long)]
     pub no_auth: bool,
-    /// Also appends every request to this file, NDJSON
+    /// Also appends every request to this file, NDJSON [default: memory only, at /emulator/log]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 }

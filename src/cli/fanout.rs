@@ -19,13 +19,13 @@ pub enum FanoutCommand {
         /// The service.
         #[command(flatten)]
         target: Target,
-        /// Only of this state: freezing, sending, done, cancelled, set_aside.
+        /// Only of this state: freezing, sending, done, cancelled, set_aside [default: all].
         #[arg(long)]
         state: Option<String>,
         /// Most rows, up to 100.
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, value_name = "N", default_value_t = 20)]
         limit: u32,
-        /// Go on after the page that ended with this cursor.
+        /// Go on after the page that ended with this cursor [default: from the newest].
         #[arg(long)]
         cursor: Option<String>,
     },
@@ -36,7 +36,7 @@ pub enum FanoutCommand {
         target: Target,
         /// The fan-out's id.
         id: String,
-        /// Wait until it is settled, at most this many seconds.
+        /// Wait until it is settled, at most this many seconds [default: no wait; without a number: 120].
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
         wait: Option<u64>,
     },

@@ -10,10 +10,11 @@ use crate::api::keys::{self, Scope};
 /// A new API key.
 #[derive(Debug, Clone, Args)]
 pub struct KeyArgs {
-    /// Who will use it: 1 to 64 letters, digits, `-`, `_` or `.`; logs show it.
+    /// Who will use it, such as backend: 1 to 64 letters, digits, `-`, `_` or `.`; logs show it.
     #[arg(long)]
     pub name: String,
-    /// What it may do, separated by commas.
+    /// What it may do, separated by commas: events = post them and read their fan-outs, devices = register, follow,
+    /// import, ops = read fan-outs and the ceiling.
     #[arg(long, value_delimiter = ',', required = true, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
     pub scopes: Vec<String>,
 }

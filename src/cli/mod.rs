@@ -99,7 +99,8 @@ impl From<DemoError> for Failure {
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Settings in TOML, over the compiled-in defaults and under the environment [default: none].
+    /// Settings in TOML, over the compiled-in defaults and under the environment; what only calls a service reads none
+    /// [default: none].
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -109,12 +110,13 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the API and send, until SIGTERM or SIGINT.
+    #[command(after_help = serve::NEEDS)]
     Serve,
-    /// Show the whole thing at work with a database, followers and a stand-in for FCM of its own.
+    /// Show the whole thing at work: a goal, 1,000 followers, a database and a stand-in for FCM, all made for it.
     Demo(demo::DemoArgs),
-    /// Run the stand-in for FCM.
+    /// Run the stand-in for FCM, for this or any other sender.
     Emulator(emulator::EmulatorArgs),
-    /// Bring the database schema up to date.
+    /// Bring the schema of database.url (DATABASE_URL) up to date; `serve` does it itself on SQLite only.
     Migrate,
     /// Post an event to a running service.
     Send(send::SendArgs),
@@ -142,7 +144,7 @@ impl Cli {
         let file = self.config.as_deref();
         match self.command {
             Command::Serve => serve::run(file).await,
-            Command::Demo(args) => demo::run(args).await,
+            Command::Demo(args) => demo::run(args, file).await,
             Command::Emulator(args) => emulator::run(args).await.map_err(Failure::Runtime),
             Command::Migrate => migrate::run(file).await,
             Command::Send(args) => send::run(args).await,

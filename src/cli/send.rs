@@ -13,12 +13,18 @@ use super::target::{Target, print_json};
 use super::{Failure, fanout, print};
 use crate::wire::{self, EventRequest};
 
+const EXAMPLE: &str = "\
+Which fields a type needs, the service says when one is missing. A goal:
+  fanfare send goal --match 4711 --subject match:4711 --subject team:ars --field home=Arsenal --field away=Chelsea \\
+    --field score=2-1 --field minute=67 --field player=Saka --wait";
+
 /// Arguments of `fanfare send`.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
 pub struct SendArgs {
     #[command(flatten)]
     target: Target,
-    /// Event type, such as goal.
+    /// Event type: goal, red_card, full_time ...
     #[arg(value_name = "TYPE", required_unless_present = "file")]
     kind: Option<String>,
     /// The match.
@@ -45,7 +51,7 @@ pub struct SendArgs {
     /// Read the whole event as JSON from this file, - for standard input.
     #[arg(long, conflicts_with_all = ["kind", "match_id", "subjects", "fields", "data", "id", "occurred_at", "useful_for"])]
     file: Option<PathBuf>,
-    /// Wait until it is settled, at most this many seconds.
+    /// Wait until it is settled, at most this many seconds [default: no wait; without a number: 120].
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
     wait: Option<u64>,
 }

@@ -7,6 +7,16 @@ use super::{Failure, serving};
 use crate::app::App;
 use crate::{shutdown, telemetry};
 
+/// What the help says beside the options, of which there are none of its own.
+pub const NEEDS: &str = "\
+Everything is a setting (`fanfare config print` shows all, with where each comes from). The first two have to be given:
+  FANFARE_API_KEYS                who may call; `fanfare key` makes an entry
+  GOOGLE_APPLICATION_CREDENTIALS  path of the service-account key of the Firebase project
+  DATABASE_URL                    postgres://... or sqlite:PATH [default: sqlite:fanfare.db]
+
+It listens on 127.0.0.1:8080 (api.listen) and 127.0.0.1:9090 (ops.listen: /livez /readyz /metrics).
+The first signal drains: nothing new starts, what is in flight ends. The second ends it at once.";
+
 /// Serves until SIGTERM or SIGINT, then drains.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ pub struct Target {
     /// Address of the service.
     #[arg(long, env = "FANFARE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
-    /// API key, as printed by `fanfare key`
+    /// API key, as `fanfare key` printed it behind `key`
     #[arg(long, env = "FANFARE_KEY", hide_env_values = true)]
     key: Option<SecretString>,
     /// Print the answer as JSON.

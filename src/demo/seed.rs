@@ -14,9 +14,22 @@ pub fn followers(run: &str, n: u32) -> impl Stream<Item = std::io::Result<Bytes>
     stream::iter((0..n).map(move |i| Ok(Bytes::from(line(&run, i)))))
 }
 
+/// Which of every hundred are dead.
+const DEAD: u32 = 11;
+
+/// The id of a device that is dead, or of the first when there are too few for one.
+#[must_use]
+pub fn dead_one(run: &str, followers: u64) -> String {
+    id(run, if followers > u64::from(DEAD) { DEAD } else { 0 })
+}
+
+fn id(run: &str, i: u32) -> String {
+    format!("demo-{run}-{i}")
+}
+
 fn line(run: &str, i: u32) -> String {
     let answer = match i % 100 {
-        11 => "dead",
+        DEAD => "dead",
         37 => "invalid-field",
         73 => "flaky503",
         _ if i == 500 => "slow-3000",
@@ -25,7 +38,7 @@ fn line(run: &str, i: u32) -> String {
     let platform = ["android", "ios", "web"][(i % 3) as usize];
     let locale = ["en", "pt-BR", "es", "tr", "ar"][(i % 5) as usize];
     let device = serde_json::json!({
-        "id": format!("demo-{run}-{i}"),
+        "id": id(run, i),
         "user_id": format!("demo-user-{i}"),
         "token": format!("{answer}-{run}-{i}"),
         "platform": platform,

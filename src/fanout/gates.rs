@@ -137,7 +137,7 @@ impl Gates {
     }
 
     /// The access token of this generation was refused: nothing leaves with it until there is another, or for
-    /// [`REFRESH_TIME`]. A 401 can also be about one device, and then no other token comes.
+    /// `REFRESH_TIME`. A 401 can also be about one device, and then no other token comes.
     pub fn reject(&mut self, generation: u64, now: Instant) {
         if self.rejected.is_none_or(|(known, _)| known < generation) {
             self.rejected = Some((generation, now + REFRESH_TIME));
