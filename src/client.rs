@@ -62,11 +62,16 @@ impl Client {
     /// A client of the service at `url`.
     ///
     /// # Errors
-    /// [`ClientError::Setup`] when `url` is not `http://…` or `https://…`.
+    /// [`ClientError::Setup`] when `url` is not `http://…` or `https://…`, or holds a user or password: errors show the
+    /// address.
     pub fn new(url: &str, key: SecretString) -> Result<Self, ClientError> {
         let base = Url::parse(url).map_err(|fault| ClientError::Setup(format!("the address {url:?}: {fault}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(ClientError::Setup(format!("the address {url:?} must begin with http:// or https://")));
+        }
+        if !base.username().is_empty() || base.password().is_some() {
+            let text = "the address must hold no user and no password: the service knows keys only";
+            return Err(ClientError::Setup(text.to_owned()));
         }
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))

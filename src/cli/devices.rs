@@ -89,7 +89,11 @@ async fn open(file: &Path) -> std::io::Result<Input> {
     if file.as_os_str() == "-" {
         return Ok(Box::pin(ReaderStream::with_capacity(tokio::io::stdin(), PIECE)));
     }
-    Ok(Box::pin(ReaderStream::with_capacity(tokio::fs::File::open(file).await?, PIECE)))
+    let opened = tokio::fs::File::open(file).await?;
+    if opened.metadata().await?.is_dir() {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
+    Ok(Box::pin(ReaderStream::with_capacity(opened, PIECE)))
 }
 
 /// Tells each second how much was sent, to people only.

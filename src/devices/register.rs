@@ -12,6 +12,10 @@ use crate::domain::recipient::{Address, Device, Locale, Platform};
 /// what a whole message may have.
 pub const MAX_ADDRESS_BYTES: usize = 4096;
 
+/// Ids that no path can hold: calls of `/v1/devices/`, and the segments that every URL library takes out of a path. Such
+/// a device could be imported, but never be looked at or deleted.
+const UNREACHABLE: [&str; 4] = ["import", "export", ".", ".."];
+
 /// A device as a caller wrote it, nothing checked yet.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceDraft<'a> {
@@ -37,6 +41,10 @@ impl DeviceDraft<'_> {
     pub fn parse(self, default_locale: &str) -> Result<Device, Vec<FieldError>> {
         let mut faults = Vec::new();
         let id = named("/id", DeviceId::parse(self.id), &mut faults);
+        if UNREACHABLE.contains(&self.id) {
+            faults.push(fault("/id", "could not be told apart in /v1/devices/{id}; give it another name"));
+            return Err(faults);
+        }
         let user = named("/user_id", UserId::parse(self.user_id), &mut faults);
         let address = self.address().map_err(|f| faults.push(f)).ok();
         let platform = self.platform().map_err(|f| faults.push(f)).ok();
@@ -120,6 +128,14 @@ mod tests {
     fn every_fault_is_named_at_once() {
         let bad = DeviceDraft { id: "", user_id: "a b", token: None, fid: None, platform: "ps5", locale: Some("e n") };
         assert_eq!(faults(bad), ["/id", "/user_id", "/token", "/platform", "/locale"]);
+    }
+
+    #[test]
+    fn an_id_that_no_path_can_hold_is_refused() {
+        for id in UNREACHABLE {
+            assert_eq!(faults(DeviceDraft { id, ..GOOD }), ["/id"], "{id}");
+        }
+        assert!(DeviceDraft { id: "imports", ..GOOD }.parse("en").is_ok());
     }
 
     #[test]

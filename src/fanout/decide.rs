@@ -87,7 +87,9 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
         Verdict::Credential(CredentialFault::AccessToken) if !delivery.reauthed => Next::Reauth,
         Verdict::Credential(_) if facts.credential_works => Next::Finish(Outcome::Credential),
         Verdict::Credential(_) => Next::Pending(facts.now + PENDING_DELAY),
-        Verdict::Throttled(after) => Next::Pending(facts.now + after.unwrap_or(DEFAULT_THROTTLE_PAUSE)),
+        // Behind the others: if two devices alone are throttled, they must not be the first to leave after the pause
+        // they caused, and cause the next one.
+        Verdict::Throttled(after) => Next::Pending(facts.now + after.unwrap_or(DEFAULT_THROTTLE_PAUSE) + PENDING_DELAY),
         Verdict::Unprocessed => Next::Resend(facts.now + resend_delay(delivery.resends)),
         Verdict::Unsent => failed(Failure::Transient, None, delivery, facts),
         Verdict::Failed(kind, after) => failed(kind, after, delivery, facts),
@@ -184,9 +186,10 @@ mod tests {
     async fn a_throttle_is_neither_failure_nor_retry() {
         let now = Instant::now();
         let d = Delivery::default();
-        assert_eq!(decide(Verdict::Throttled(None), &d, &facts(now)), Next::Pending(now + Duration::from_secs(60)));
+        let after = |seconds| Next::Pending(now + Duration::from_secs(seconds) + PENDING_DELAY);
+        assert_eq!(decide(Verdict::Throttled(None), &d, &facts(now)), after(60));
         let asked = Verdict::Throttled(Some(Duration::from_secs(3)));
-        assert_eq!(decide(asked, &d, &facts(now)), Next::Pending(now + Duration::from_secs(3)));
+        assert_eq!(decide(asked, &d, &facts(now)), after(3), "behind those the pause held");
     }
 
     #[tokio::test(start_paused = true)]

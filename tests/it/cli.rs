@@ -169,6 +169,17 @@ async fn a_database_that_cannot_be_used_is_told_in_words_and_once() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_on_this_side_is_not_blamed_on_the_service() {
+    let env = [("FANFARE_KEY", "k"), ("FANFARE_URL", "http://127.0.0.1:1")];
+    let directory = fanfare(&["devices", "import", "."], &env).await;
+    assert_eq!((directory.code, directory.err.as_str()), (Some(1), "fanfare: .: is a directory\n"));
+    let env = [("FANFARE_KEY", "k"), ("FANFARE_URL", "http://u:hunter2@127.0.0.1:1")];
+    let password = fanfare(&["fanout", "list"], &env).await;
+    assert_eq!(password.code, Some(2), "{password:?}");
+    assert!(password.err.contains("no password") && !password.err.contains("hunter2"), "{}", password.err);
+}
+
+#[tokio::test]
 async fn a_demo_that_cannot_start_exits_like_any_other_command() {
     let bad = fanfare(&["demo", "--exit", "--database-url", "mysql://u:hunter2@h/d"], &[]).await;
     assert_eq!(bad.code, Some(78), "{bad:?}");

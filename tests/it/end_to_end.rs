@@ -335,6 +335,19 @@ async fn a_refused_credential_is_probed_far_from_those_it_was_refused_for() {
     service.stop().await.unwrap();
 }
 
+/// Two devices that are throttled whenever they are asked look like the project, which pauses; the others must get their
+/// turn between the pauses.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_throttled_devices_do_not_use_up_the_time_between_pauses() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.serve().await;
+    let token = |i: usize| if i < 2 { format!("quota-1-{i}") } else { format!("ok-turn-{i}") };
+    service.follow("turn", &(0..300).map(token).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal("evt-turn", "turn", 8).await).await;
+    assert_eq!((fanout.delivered, fanout.outcomes["expired"]), (298, 2), "{fanout:?}");
+    service.stop().await.unwrap();
+}
+
 /// A drain repeats nobody and loses nobody: what was not sent is sent by the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_in_the_middle_repeats_nobody_and_loses_nobody() {
