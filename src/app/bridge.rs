@@ -12,13 +12,12 @@ use crate::ceiling::Ceiling;
 use crate::domain::batch::Flushed;
 use crate::domain::catalogue::Catalogue;
 use crate::domain::event::{Event, FieldError};
-use crate::domain::ids::{BootId, FanoutId};
+use crate::domain::ids::FanoutId;
 use crate::domain::recipient::Platform;
-use crate::fanout::{Hands, Released, ToSender};
+use crate::fanout::{Hands, ToSender};
 use crate::fcm::message::Template;
 use crate::fcm::oauth::TokenState;
 use crate::metrics::{FloatGauge, Gauge, Metrics};
-use crate::store::Store;
 use crate::wire::CeilingAnswer;
 
 /// Everything readiness and metrics look at.
@@ -58,16 +57,6 @@ pub fn announce(
         let _ = settled.send(id);
         let _ = to_sender.send(ToSender::Settled(id));
     })
-}
-
-/// Hands chunks back to the store; what cannot be handed back is freed when the lease ends.
-pub async fn release(store: Arc<dyn Store>, boot: BootId, mut released: mpsc::UnboundedReceiver<Released>) {
-    while let Some(chunks) = released.recv().await {
-        let n = chunks.len();
-        if let Err(error) = store.release(boot, chunks, 0).await {
-            tracing::warn!(target: "fanfare::app", chunks = n, %error, "chunks could not be handed back; the end of the lease frees them");
-        }
-    }
 }
 
 /// Whether every variant of an event fits FCM's limit.

@@ -170,7 +170,6 @@ impl Base {
 
     fn workers(&self, config: &Config, wires: Wires, ends: Ends) -> Result<Built, BuildError> {
         let (outbound_tx, outbound) = mpsc::unbounded_channel();
-        let (released_tx, released) = mpsc::unbounded_channel();
         let (complete_tx, complete) = mpsc::unbounded_channel();
         let (handover, accepted) = mpsc::channel(HANDOVER);
         let settled = broadcast::Sender::new(1024);
@@ -178,7 +177,6 @@ impl Base {
             inbox: ends.inbox,
             grants: ends.grants,
             outbound: outbound_tx,
-            released: released_tx,
             tokens: wires.tokens.clone(),
             ceiling: wires.watched.ceiling.clone(),
             clock: Arc::clone(&wires.clock),
@@ -220,7 +218,6 @@ impl Base {
             lease: ends.lease,
             accepted,
             outbound,
-            released,
             complete,
             sender,
             to_sender: wires.to_sender,

@@ -25,10 +25,10 @@ use crate::api;
 use crate::domain::batch::Outbound;
 use crate::domain::ids::{BootId, FanoutId};
 use crate::door;
+use crate::fanout::ToSender;
 use crate::fanout::claim::Claimer;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
-use crate::fanout::{Released, ToSender};
 use crate::ledger::flush::Flusher;
 use crate::ledger::settle::Settler;
 use crate::store::{FreezeJob, Store};
@@ -83,7 +83,6 @@ struct Workers {
     accepted: mpsc::Receiver<FreezeJob>,
     flusher: Flusher,
     outbound: mpsc::UnboundedReceiver<Outbound>,
-    released: mpsc::UnboundedReceiver<Released>,
     settler: Settler,
     complete: mpsc::UnboundedReceiver<FanoutId>,
     sender: JoinHandle<()>,
@@ -139,7 +138,6 @@ struct Running {
     takers: JoinSet<&'static str>,
     lease: tokio::task::JoinHandle<()>,
     flusher: tokio::task::JoinHandle<()>,
-    releaser: tokio::task::JoinHandle<()>,
     settler: tokio::task::JoinHandle<()>,
     sender: JoinHandle<()>,
     to_sender: mpsc::UnboundedSender<ToSender>,
@@ -152,7 +150,6 @@ impl Running {
         let mut takers = JoinSet::new();
         let (claimer, freezer, accepted) = (w.claimer, w.freezer, w.accepted);
         let (claims, freezes) = (stop.clone(), stop.clone());
-        let boot = w.lease.boot;
         takers.spawn(async move {
             claimer.run(claims).await;
             "claimer"
@@ -162,9 +159,8 @@ impl Running {
             "freezer"
         });
         Self {
-            lease: tokio::spawn(w.lease.run(Arc::clone(&store), stop_lease.clone())),
+            lease: tokio::spawn(w.lease.run(store, stop_lease.clone())),
             flusher: tokio::spawn(w.flusher.run(w.outbound)),
-            releaser: tokio::spawn(bridge::release(store, boot, w.released)),
             settler: tokio::spawn(w.settler.run(w.complete, stop.clone())),
             sender: w.sender,
             to_sender: w.to_sender,
@@ -208,9 +204,8 @@ impl Running {
         while self.takers.join_next().await.is_some() {}
         let told = self.to_sender.send(ToSender::Drain).is_ok();
         let sender = tokio::task::spawn_blocking(move || self.sender.join().is_ok()).await.unwrap_or(false);
-        // The sender dropped its ends of the channels: the flusher and the releaser write what is left and end.
+        // The sender dropped its end of the channel: the flusher writes what is left, hands chunks back and ends.
         let flushed = self.flusher.await.is_ok();
-        let released = self.releaser.await.is_ok();
         drop(self.to_sender);
         let settled = self.settler.await.is_ok();
         self.stop_lease.cancel();
@@ -220,7 +215,7 @@ impl Running {
             tracing::warn!(target: "fanfare::app", %error, "the lease could not be ended; it ends by itself");
         }
         store.close().await;
-        let clean = told && sender && flushed && released && settled && lease;
+        let clean = told && sender && flushed && settled && lease;
         tracing::info!(target: "fanfare::app", boot_id = %boot, clean, "drained");
     }
 }

@@ -158,7 +158,9 @@ pub struct FlushBatch {
 pub struct ChunkAck {
     /// Which chunk.
     pub chunk: ChunkRef,
-    /// Whether the writer still owns it. `false`: stop launching from it.
+    /// The epoch it was flushed under.
+    pub epoch: i32,
+    /// Whether the writer still owns it under that epoch. `false`: stop launching from it.
     pub owned: bool,
     /// Whether every recipient has an outcome now.
     pub closed: bool,
@@ -175,7 +177,9 @@ pub struct Outbound {
     pub maybes: Vec<(ChunkRef, u16)>,
     /// Chunks in which nobody is left, or whose rest ends together.
     pub ends: Vec<ChunkEnd>,
-    /// Size and epoch of every chunk named above.
+    /// Chunks to hand back in an orderly way, with their epochs, once everything above is written.
+    pub releases: Vec<(ChunkRef, i32)>,
+    /// Size and epoch of every chunk with outcomes, maybes or an end.
     pub chunks: Vec<ChunkMeta>,
     /// Absolute counters of this instance.
     pub parts: Vec<(FanoutId, PartCounters)>,

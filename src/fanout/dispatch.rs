@@ -31,7 +31,7 @@ use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
 use super::stock::Stock;
 use super::throttle::ThrottleScope;
-use super::{Hands, Released, ToSender};
+use super::{Hands, ToSender};
 
 /// Counters are handed over this often.
 const PART_EVERY: Duration = Duration::from_secs(1);
@@ -47,8 +47,6 @@ pub struct Wiring {
     pub grants: mpsc::Receiver<GrantRun>,
     /// Outcomes out; bounded by the exposure.
     pub outbound: mpsc::UnboundedSender<Outbound>,
-    /// Chunks handed back.
-    pub released: mpsc::UnboundedSender<Released>,
     /// The access token.
     pub tokens: Tokens,
     /// The ceiling.
@@ -107,7 +105,6 @@ pub struct Dispatcher {
     pub(super) exposure: Exposure,
     pub(super) delayed: BinaryHeap<Reverse<(Instant, Spot)>>,
     pub(super) last_meaningful: Option<Instant>,
-    pub(super) releasing: Released,
     pub(super) suspected: BTreeSet<FanoutId>,
     pub(super) block: Block,
     pub(super) now: Instant,
@@ -140,7 +137,6 @@ impl Dispatcher {
             scope: ThrottleScope::default(),
             delayed: BinaryHeap::new(),
             last_meaningful: None,
-            releasing: Vec::new(),
             suspected: BTreeSet::new(),
             block: Block::Nobody,
             part_due: now + PART_EVERY,
@@ -285,12 +281,6 @@ impl Dispatcher {
         if let Some(out) = self.outbox.due(self.now, idle) {
             self.send(out);
         }
-        if !self.releasing.is_empty() && self.exposure.used() == 0 && self.outbox.is_empty() {
-            let released = std::mem::take(&mut self.releasing);
-            if self.wiring.released.send(released).is_err() {
-                tracing::error!(target: "fanfare::fanout", what = "released chunks", "nobody takes what the sender hands over");
-            }
-        }
     }
 
     fn send(&mut self, out: Outbound) {
@@ -314,6 +304,6 @@ impl Dispatcher {
     }
 
     fn settled(&self) -> bool {
-        self.flight.is_empty() && self.outbox.is_empty() && self.exposure.used() == 0 && self.releasing.is_empty()
+        self.flight.is_empty() && self.outbox.is_empty() && self.exposure.used() == 0
     }
 }

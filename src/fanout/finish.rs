@@ -124,10 +124,7 @@ impl Dispatcher {
         }
         let rest = match chunk.ending {
             Some(Ending::Lost) => return,
-            Some(Ending::Release) => {
-                self.releasing.push((chunk.meta.chunk, chunk.meta.epoch));
-                return;
-            }
+            Some(Ending::Release) => return self.outbox.release((chunk.meta.chunk, chunk.meta.epoch), self.now),
             Some(Ending::Rest(rest)) => Some(rest),
             None => Some(shelved(&chunk)),
         };

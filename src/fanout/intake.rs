@@ -31,6 +31,11 @@ impl Dispatcher {
         if !fan.take(claimed.chunk.no, claimed.epoch) {
             return;
         }
+        // Lost and claimed anew while attempts from before are in flight: they land where they were launched.
+        if let Some(before) = self.hand.find(claimed.chunk) {
+            self.stop(before, Ending::Lost);
+            self.close_if_over(before);
+        }
         let (key, gone) = self.hand.add(claimed, job);
         for record in gone {
             self.exposure.take();
@@ -75,7 +80,8 @@ impl Dispatcher {
             if let Some(chunk) = self.hand.get_mut(key) {
                 chunk.merge_done(&ack.done);
             }
-            if !ack.owned {
+            // An older epoch's answer says nothing of a chunk that was claimed anew.
+            if !ack.owned && self.hand.get(key).is_some_and(|c| c.meta.epoch <= ack.epoch) {
                 self.stop(key, Ending::Lost);
             }
             self.close_if_over(key);

@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 use crate::breaker::BreakerState;
 use crate::clock::Boot;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, Flushed};
-use crate::domain::ids::{ChunkRef, FanoutId};
+use crate::domain::ids::FanoutId;
 
 /// What crosses to the sender thread.
 #[derive(Debug)]
@@ -50,9 +50,6 @@ pub enum ToSender {
     /// Start nothing new; end when nothing is in flight and everything is handed over.
     Drain,
 }
-
-/// Chunks to hand back in an orderly way, with their epochs.
-pub type Released = Vec<(ChunkRef, i32)>;
 
 /// What the dispatcher shows of its hands, so that the claimer knows when to fill them.
 #[derive(Debug)]

@@ -90,6 +90,12 @@ impl Outbox {
         self.pending.ends.push(end);
     }
 
+    /// Adds a chunk to hand back, with its epoch.
+    pub fn release(&mut self, held: (ChunkRef, i32), now: Instant) {
+        self.since.get_or_insert(now);
+        self.pending.releases.push(held);
+    }
+
     /// Adds counters; they alone make no message due.
     pub fn part(&mut self, id: FanoutId, counters: PartCounters) {
         self.pending.parts.retain(|(other, _)| *other != id);
@@ -97,13 +103,16 @@ impl Outbox {
     }
 
     fn touch(&mut self, meta: ChunkMeta, now: Instant) {
-        self.metas.insert(meta.chunk, meta);
+        let known = self.metas.entry(meta.chunk).or_insert(meta);
+        // Of a chunk that was lost and claimed anew, only the latest epoch may end it.
+        known.epoch = known.epoch.max(meta.epoch);
         self.since.get_or_insert(now);
     }
 
     /// The next message, when one is due: enough outcomes, or waited long enough, or nothing more will come (`idle`).
     pub fn due(&mut self, now: Instant, idle: bool) -> Option<Outbound> {
-        let full = self.pending.outcomes.len() >= self.batch || !self.pending.ends.is_empty();
+        let over = !self.pending.ends.is_empty() || !self.pending.releases.is_empty();
+        let full = self.pending.outcomes.len() >= self.batch || over;
         let late = self.since.is_some_and(|t| now >= t + LINGER);
         let any = self.since.is_some() || !self.pending.parts.is_empty();
         (full || late || (idle && any) || self.only_parts()).then(|| self.drain(idle))
@@ -170,6 +179,19 @@ mod tests {
         assert_eq!(outbox.due(t, false).unwrap().outcomes.len(), 16);
         outbox.outcome(META, record(20), t);
         assert!(outbox.due(t, true).unwrap().idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_chunk_to_hand_back_goes_at_once_with_what_is_known_of_it() {
+        let t = Instant::now();
+        let mut outbox = Outbox::new(16);
+        outbox.outcome(ChunkMeta { epoch: 2, ..META }, record(0), t);
+        outbox.outcome(META, record(1), t);
+        outbox.release((CHUNK, 2), t);
+        let out = outbox.due(t, false).unwrap();
+        assert_eq!((out.outcomes.len(), out.releases.as_slice()), (2, [(CHUNK, 2)].as_slice()));
+        assert_eq!(out.chunks[0].epoch, 2, "the latest epoch");
+        assert!(outbox.is_empty());
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub struct Buffer {
     chunks: HashMap<ChunkRef, ChunkFlush>,
     failures: Vec<OutcomeRecord>,
     parts: HashMap<FanoutId, PartCounters>,
+    releases: Vec<(ChunkRef, i32)>,
     outcomes: u32,
     ended: bool,
 }
@@ -26,6 +27,8 @@ pub struct Taken {
     pub batch: FlushBatch,
     /// Counters.
     pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Chunks to hand back when all that is written.
+    pub releases: Vec<(ChunkRef, i32)>,
     /// Outcomes among the facts.
     pub outcomes: u32,
 }
@@ -61,19 +64,24 @@ impl Buffer {
             }
         }
         self.parts.extend(out.parts);
+        self.ended |= !out.releases.is_empty();
+        self.releases.extend(out.releases);
     }
 
     fn chunk(&mut self, meta: Option<&ChunkMeta>) -> Option<&mut ChunkFlush> {
         let meta = meta?;
         let n = usize::from(meta.n);
-        Some(self.chunks.entry(meta.chunk).or_insert_with(|| ChunkFlush {
+        let flush = self.chunks.entry(meta.chunk).or_insert_with(|| ChunkFlush {
             chunk: meta.chunk,
             epoch: meta.epoch,
             done: Bitmap::new(n),
             ok: Bitmap::new(n),
             maybe: Bitmap::new(n),
             rest: None,
-        }))
+        });
+        // Facts of a chunk that was lost and claimed anew go under the epoch that may end it.
+        flush.epoch = flush.epoch.max(meta.epoch);
+        Some(flush)
     }
 
     /// Outcomes waiting.
@@ -82,7 +90,7 @@ impl Buffer {
         self.outcomes
     }
 
-    /// Whether a chunk ended: its fan-out may be complete.
+    /// Whether a chunk ended or is handed back: its fan-out may be complete, or somebody may wait for it.
     #[must_use]
     pub const fn ended(&self) -> bool {
         self.ended
@@ -91,7 +99,7 @@ impl Buffer {
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.parts.is_empty()
+        self.chunks.is_empty() && self.parts.is_empty() && self.releases.is_empty()
     }
 
     /// Takes everything out.
@@ -103,6 +111,7 @@ impl Buffer {
         Taken {
             batch: FlushBatch { chunks, failures: std::mem::take(&mut self.failures) },
             parts: std::mem::take(&mut self.parts).into_iter().collect(),
+            releases: std::mem::take(&mut self.releases),
             outcomes: std::mem::take(&mut self.outcomes),
         }
     }
@@ -148,6 +157,30 @@ mod tests {
         assert_eq!((taken.batch.chunks[0].done.count(), taken.batch.chunks[0].ok.count()), (1, 0));
         assert_eq!(taken.batch.failures.len(), 1);
         assert!(buffer.is_empty() && buffer.outcomes() == 0);
+    }
+
+    #[test]
+    fn a_chunk_handed_back_makes_a_flush_due_and_goes_with_what_is_known_of_it() {
+        let mut buffer = Buffer::default();
+        buffer.add(out(vec![record(A, 1, Outcome::Delivered)]));
+        buffer.add(Outbound { releases: vec![(A, 4)], ..Outbound::default() });
+        assert!(buffer.ended() && !buffer.is_empty());
+        let taken = buffer.take();
+        assert_eq!((taken.releases.as_slice(), taken.batch.chunks.len()), ([(A, 4)].as_slice(), 1));
+        assert!(buffer.is_empty() && !buffer.ended());
+    }
+
+    #[test]
+    fn a_chunk_claimed_anew_is_written_under_its_latest_epoch() {
+        let mut buffer = Buffer::default();
+        let under = |epoch, ordinal| Outbound {
+            chunks: vec![ChunkMeta { chunk: A, epoch, n: 10 }],
+            ..out(vec![record(A, ordinal, Outcome::Delivered)])
+        };
+        buffer.add(under(6, 1));
+        buffer.add(under(4, 2));
+        let flush = buffer.take().batch.chunks.remove(0);
+        assert_eq!((flush.epoch, flush.done.count()), (6, 2));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Owns the flush: when outcomes are written, again and again until they are, and who is told.
+//! Owns the flush: when outcomes are written and chunks handed back, again and again until they are, and who is told.
 //! Must never know: how they came about.
 
 use std::sync::Arc;
@@ -89,10 +89,16 @@ impl Flusher {
         if !taken.parts.is_empty() {
             self.store.put_parts(self.boot, taken.parts.clone()).await?;
         }
-        if taken.batch.chunks.is_empty() {
-            return Ok(Vec::new());
+        let mut acks = Vec::new();
+        if !taken.batch.chunks.is_empty() {
+            acks = self.store.flush(taken.batch.clone()).await?;
         }
-        self.store.flush(taken.batch.clone()).await
+        // Last: whoever claims a chunk next must see everything that is known of it. Tried again like the rest, for
+        // what stays owned and is in nobody's hands is sent by nobody.
+        if !taken.releases.is_empty() {
+            self.store.release(self.boot, taken.releases.clone(), 0).await?;
+        }
+        Ok(acks)
     }
 
     fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>) {

@@ -21,6 +21,8 @@ pub struct HandKey {
     pub rank: i64,
     /// Which chunk.
     pub chunk: ChunkRef,
+    /// Owned under this epoch: a chunk that was lost and claimed anew is another one in hand.
+    pub epoch: i32,
 }
 
 /// One recipient of one chunk in hand.
@@ -209,7 +211,7 @@ pub struct Hand {
 impl Hand {
     /// Takes a chunk in hand; the outcomes of those that are gone come back at once.
     pub fn add(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) -> (HandKey, Vec<OutcomeRecord>) {
-        let key = HandKey { class: claimed.class, rank: claimed.rank, chunk: claimed.chunk };
+        let key = HandKey { class: claimed.class, rank: claimed.rank, chunk: claimed.chunk, epoch: claimed.epoch };
         let mut chunk = Chunk::new(claimed, job);
         let gone: Vec<u16> =
             (0..chunk.meta.n).filter(|o| !chunk.done.get(usize::from(*o)) && chunk.recipient(*o).is_none()).collect();
@@ -254,7 +256,7 @@ impl Hand {
         self.chunks.get_mut(&key)
     }
 
-    /// Where a chunk is in hand.
+    /// Where a chunk is in hand, under its latest epoch.
     #[must_use]
     pub fn find(&self, chunk: ChunkRef) -> Option<HandKey> {
         self.by_ref.get(&chunk).copied()
@@ -262,7 +264,9 @@ impl Hand {
 
     /// Puts a chunk out of hand.
     pub fn remove(&mut self, key: HandKey) -> Option<Chunk> {
-        self.by_ref.remove(&key.chunk);
+        if self.find(key.chunk) == Some(key) {
+            self.by_ref.remove(&key.chunk);
+        }
         self.chunks.remove(&key)
     }
 
