@@ -158,7 +158,9 @@ pub struct FlushBatch {
 pub struct ChunkAck {
     /// Which chunk.
     pub chunk: ChunkRef,
-    /// Whether the writer still owns it. `false`: stop launching from it.
+    /// The epoch it was flushed under.
+    pub epoch: i32,
+    /// Whether the writer still owns it under that epoch. `false`: stop launching from it.
     pub owned: bool,
     /// Whether every recipient has an outcome now.
     pub closed: bool,
@@ -175,7 +177,7 @@ pub struct Outbound {
     pub maybes: Vec<(ChunkRef, u16)>,
     /// Chunks in which nobody is left, or whose rest ends together.
     pub ends: Vec<ChunkEnd>,
-    /// Size and epoch of every chunk named above.
+    /// Size and epoch of every chunk with outcomes, maybes or an end.
     pub chunks: Vec<ChunkMeta>,
     /// Chunks handed back in an orderly way, with their epochs: after the outcomes before them are on disk.
     pub released: Vec<(ChunkRef, i32)>,

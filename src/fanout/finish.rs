@@ -139,7 +139,7 @@ impl Dispatcher {
         let rest = match chunk.ending {
             Some(Ending::Lost) => return,
             Some(Ending::Release) => {
-                self.outbox.release(chunk.meta, self.now);
+                self.outbox.release((chunk.meta.chunk, chunk.meta.epoch), self.now);
                 return;
             }
             Some(Ending::Rest(rest)) => Some(rest),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::clock::Boot;
-use crate::domain::batch::{ChunkMeta, ClaimedChunk, FanoutJob, Flushed};
+use crate::domain::batch::{ClaimedChunk, FanoutJob, Flushed};
 
 use super::ToSender;
 use super::dispatch::Dispatcher;
@@ -25,18 +25,16 @@ impl Dispatcher {
     }
 
     fn take(&mut self, claimed: ClaimedChunk, job: Arc<FanoutJob>) {
-        if let Some(old) = self.hand.find(claimed.chunk) {
-            // Lost and claimed again while attempts of the first time are in flight: not two hands for one chunk.
-            let n = u16::try_from(claimed.keys.len()).unwrap_or(u16::MAX);
-            self.outbox.release(ChunkMeta { chunk: claimed.chunk, epoch: claimed.epoch, n }, self.now);
-            self.stop(old, Ending::Lost);
-            return self.close_if_over(old);
-        }
         let now_ms = self.wiring.clock.now_ms();
         let id = claimed.chunk.fanout;
         let fan = self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
         if !fan.take(claimed.chunk.no, claimed.epoch) {
             return;
+        }
+        // Lost and claimed anew while attempts from before are in flight: they land where they were launched.
+        if let Some(before) = self.hand.find(claimed.chunk) {
+            self.stop(before, Ending::Lost);
+            self.close_if_over(before);
         }
         let (key, gone) = self.hand.add(claimed, job);
         for record in gone {
@@ -82,7 +80,8 @@ impl Dispatcher {
             if let Some(chunk) = self.hand.get_mut(key) {
                 chunk.merge_done(&ack.done);
             }
-            if !ack.owned {
+            // An older epoch's answer says nothing of a chunk that was claimed anew.
+            if !ack.owned && self.hand.get(key).is_some_and(|c| c.meta.epoch <= ack.epoch) {
                 self.stop(key, Ending::Lost);
             }
             self.close_if_over(key);

@@ -91,9 +91,9 @@ impl Outbox {
     }
 
     /// Hands a chunk back, behind the outcomes that are here already.
-    pub fn release(&mut self, meta: ChunkMeta, now: Instant) {
+    pub fn release(&mut self, held: (ChunkRef, i32), now: Instant) {
         self.since.get_or_insert(now);
-        self.pending.released.push((meta.chunk, meta.epoch));
+        self.pending.released.push(held);
     }
 
     /// Adds counters; they alone make no message due.
@@ -110,7 +110,8 @@ impl Outbox {
 
     /// The next message, when one is due: enough outcomes, or waited long enough, or nothing more will come (`idle`).
     pub fn due(&mut self, now: Instant, idle: bool) -> Option<Outbound> {
-        let full = self.pending.outcomes.len() >= self.batch || !self.pending.ends.is_empty();
+        let over = !self.pending.ends.is_empty() || !self.pending.released.is_empty();
+        let full = self.pending.outcomes.len() >= self.batch || over;
         let late = self.since.is_some_and(|t| now >= t + LINGER);
         let any = self.since.is_some() || !self.pending.parts.is_empty();
         (full || late || (idle && any) || self.only_parts()).then(|| self.drain(idle))
@@ -177,6 +178,19 @@ mod tests {
         assert_eq!(outbox.due(t, false).unwrap().outcomes.len(), 16);
         outbox.outcome(META, record(20), t);
         assert!(outbox.due(t, true).unwrap().idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_chunk_to_hand_back_goes_at_once_with_what_is_known_of_it() {
+        let t = Instant::now();
+        let mut outbox = Outbox::new(16);
+        outbox.outcome(ChunkMeta { epoch: 2, ..META }, record(0), t);
+        outbox.outcome(META, record(1), t);
+        outbox.release((CHUNK, 2), t);
+        let out = outbox.due(t, false).unwrap();
+        assert_eq!((out.outcomes.len(), out.released.as_slice()), (2, [(CHUNK, 2)].as_slice()));
+        assert_eq!(out.chunks[0].epoch, 2, "the latest epoch");
+        assert!(outbox.is_empty());
     }
 
     #[test]

@@ -196,6 +196,30 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_handed_back_makes_a_flush_due_and_goes_with_what_is_known_of_it() {
+        let mut buffer = Buffer::default();
+        buffer.add(out(vec![record(A, 1, Outcome::Delivered)]));
+        buffer.add(Outbound { released: vec![(A, 4)], ..Outbound::default() });
+        assert!(buffer.ended() && !buffer.is_empty());
+        let taken = buffer.take();
+        assert_eq!((taken.released.as_slice(), taken.batch.chunks.len()), ([(A, 4)].as_slice(), 1));
+        assert!(buffer.is_empty() && !buffer.ended());
+    }
+
+    #[test]
+    fn a_chunk_claimed_anew_is_written_under_its_latest_epoch() {
+        let mut buffer = Buffer::default();
+        let under = |epoch, ordinal| Outbound {
+            chunks: vec![ChunkMeta { chunk: A, epoch, n: 10 }],
+            ..out(vec![record(A, ordinal, Outcome::Delivered)])
+        };
+        buffer.add(under(6, 1));
+        buffer.add(under(4, 2));
+        let flush = buffer.take().batch.chunks.remove(0);
+        assert_eq!((flush.epoch, flush.done.count()), (6, 2));
+    }
+
+    #[test]
     fn an_end_is_written_with_its_rest() {
         let mut buffer = Buffer::default();
         let rest = Some(RestOutcome { outcome: Outcome::Expired, cause: Cause::Queue });

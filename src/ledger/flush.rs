@@ -1,4 +1,4 @@
-//! Owns the flush: when outcomes are written, again and again until they are, and who is told.
+//! Owns the flush: when outcomes are written and chunks handed back, again and again until they are, and who is told.
 //! Must never know: how they came about.
 
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Real faults on the real binary: it is killed, drained and cut off in the middle of a fan-out, and the emulator's log
 //! says what every follower got.
 
-use std::future::Future;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use fanfare::emulator::{Control, Rule};
 use fanfare::wire::Fanout;
+use futures_util::future::BoxFuture;
 
 use super::harness::process::Process;
 use super::harness::service::{Caller, Database, World, goal};
@@ -59,9 +59,7 @@ async fn ready(service: &Process, status: u16) {
 }
 
 /// Runs stories side by side, since each mostly waits.
-type Story = (&'static str, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
-
-async fn together(stories: Vec<Story>) {
+async fn together(stories: Vec<(&'static str, BoxFuture<'static, ()>)>) {
     let running: Vec<_> = stories.into_iter().map(|(name, story)| (name, tokio::spawn(story))).collect();
     for (name, story) in running {
         story.await.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -108,11 +106,11 @@ async fn a_kill_in_the_middle_loses_nobody_and_repeats_at_most_the_exposure() {
     .await;
 }
 
-async fn killed_after_the_202(database: Database, run: &'static str) {
+async fn killed_after_the_202(database: Database, rounds: u64, run: &'static str) {
     let (world, mut service) = serving(World::new(database, false).await, run, 600).await;
     let mut ids = Vec::new();
     // Killed at once each time: before, in or just after the freeze, as it happens.
-    for i in 0..4 {
+    for i in 0..rounds {
         ids.push(service.goal(&format!("{run}-{i}"), run, USEFUL_S).await);
         service.kill().await;
         service = world.spawn().await;
@@ -122,15 +120,15 @@ async fn killed_after_the_202(database: Database, run: &'static str) {
         assert_eq!((fanout.recipients, fanout.delivered, fanout.failed), (600, 600, 0), "{fanout:#?}");
     }
     let stats = world.emulator.stats();
-    assert_eq!(stats.accepted - stats.duplicates_accepted, 4 * 600, "{stats:?}");
-    assert!(stats.duplicates_accepted <= 4 * EXPOSURE, "{stats:?}");
+    assert_eq!(stats.accepted - stats.duplicates_accepted, rounds * 600, "{stats:?}");
+    assert!(stats.duplicates_accepted <= rounds * EXPOSURE, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_202_is_delivered_although_the_process_is_killed_at_once() {
     together(vec![
-        ("SQLite", Box::pin(killed_after_the_202(Database::Sqlite, "kept-sqlite"))),
-        ("Postgres", Box::pin(killed_after_the_202(Database::Postgres, "kept-pg"))),
+        ("SQLite", Box::pin(killed_after_the_202(Database::Sqlite, 6, "kept-sqlite"))),
+        ("Postgres", Box::pin(killed_after_the_202(Database::Postgres, 2, "kept-pg"))),
     ])
     .await;
 }
@@ -229,6 +227,40 @@ async fn postgres_away_stops_sending_at_the_exposure_and_loses_and_repeats_nobod
     everybody_got_it(&world, &fanout, 1500, 0);
     assert_eq!((fanout.attempts, fanout.ledger.as_str()), (1500, "exact"));
     assert_eq!(post(&service, &service.api, "away-2").await.0, 202);
+}
+
+/// An instance that was cut off for longer than its lease has lost its chunks; one of them comes back to it while an
+/// attempt from before is still in flight.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_cut_off_for_longer_than_its_lease_goes_on_with_what_comes_back() {
+    let mut world = World::new(Database::Postgres, false).await;
+    world.emulate(latency(20));
+    let direct = world.settings["FANFARE__DATABASE__URL"].clone();
+    let proxy = world.proxy_postgres().await;
+    world.set("FCM__ATTEMPT_TIMEOUT_MS", 34_000);
+    let first = world.spawn().await;
+    let mut tokens = followers("lapse", 1500);
+    tokens.insert(0, "hang-lapse".to_owned());
+    first.follow("lapse", &tokens).await;
+    let id = first.goal("lapse", "lapse", USEFUL_S).await;
+    world.emulator.logged(200).await;
+    proxy.cut();
+
+    world.set("DATABASE__URL", direct);
+    world.set("FCM__ATTEMPT_TIMEOUT_MS", 4000);
+    let mut second = world.spawn().await;
+    second.says(1, |line| line["message"].as_str().is_some_and(|text| text.starts_with("took over chunks"))).await;
+    while world.emulator.stats().distinct_accepted < 1500 {
+        tokio::time::sleep(LOOK).await;
+    }
+    second.terminate().await;
+    assert_eq!(second.ended().await.code(), Some(0));
+    let well = Rule { prefix: "hang".into(), answer: "ok".into(), ..Rule::default() };
+    world.emulate(Control { rules: vec![well], ..Control::default() });
+    proxy.mend();
+    let fanout = first.settled(&id).await;
+    everybody_got_it(&world, &fanout, 1501, EXPOSURE);
+    assert_eq!(fanout.ledger, "lower_bound");
 }
 
 /// What an instance owns because of an answer that never arrived must not lie idle for as long as the instance lives.

@@ -90,7 +90,7 @@ impl Hand {
         self.chunks.get_mut(&key)
     }
 
-    /// Where a chunk is in hand.
+    /// Where a chunk is in hand, under its latest epoch.
     #[must_use]
     pub fn find(&self, chunk: ChunkRef) -> Option<HandKey> {
         self.by_ref.get(&chunk).copied()
@@ -98,7 +98,9 @@ impl Hand {
 
     /// Puts a chunk out of hand.
     pub fn remove(&mut self, key: HandKey) -> Option<Chunk> {
-        self.by_ref.remove(&key.chunk);
+        if self.find(key.chunk) == Some(key) {
+            self.by_ref.remove(&key.chunk);
+        }
         self.chunks.remove(&key)
     }
 

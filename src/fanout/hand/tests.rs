@@ -158,3 +158,20 @@ fn a_late_acknowledgement_takes_recipients_out() {
     hand.remove(key);
     assert!(hand.is_empty() && !hand.holds(FanoutId(1)));
 }
+
+#[test]
+fn a_chunk_claimed_anew_lies_beside_the_one_whose_attempts_still_fly() {
+    let mut hand = Hand::default();
+    let (old, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
+    hand.pick().unwrap();
+    let chunk = hand.get_mut(old).unwrap();
+    chunk.flying = 1;
+    chunk.stop(Ending::Lost, &[0]);
+    let (new, _) = hand.add(ClaimedChunk { epoch: 2, ..claimed(1, Class::Urgent, 0, 3) }, job(1, Class::Urgent));
+    assert_eq!((hand.iter().count(), hand.find(old.chunk)), (2, Some(new)));
+    hand.get_mut(old).unwrap().flying -= 1;
+    assert!(hand.get(old).unwrap().is_over() && !hand.get(new).unwrap().is_over());
+    hand.remove(old);
+    assert_eq!(hand.find(old.chunk), Some(new), "the late landing does not put the new one out of hand");
+    assert!(std::iter::from_fn(|| hand.pick()).map(|s| (s.key.epoch, s.ordinal)).eq([(2, 0), (2, 1), (2, 2)]));
+}

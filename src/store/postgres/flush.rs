@@ -34,7 +34,7 @@ u AS (
                      WHEN k.state = 1 AND k.epoch = b.epoch AND b.rest_outcome IS NOT NULL THEN 2
                      ELSE k.state END
     FROM b WHERE k.fanout_id = b.fanout_id AND k.chunk_no = b.chunk_no
-    RETURNING k.fanout_id, k.chunk_no, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok),
+    RETURNING k.fanout_id, k.chunk_no, b.epoch, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok),
 f AS (
     INSERT INTO failure (fanout_id, chunk_no, ordinal, device_key, outcome, cause, status, detail, attempts,
                          retryable, variant, device_version, at_ms)
@@ -46,7 +46,7 @@ f AS (
     JOIN u ON u.fanout_id = x.fanout_id AND u.chunk_no = x.chunk_no
     WHERE get_bit(u.ok, x.ordinal) = 0
     ON CONFLICT DO NOTHING)
-SELECT fanout_id, chunk_no, n, state, mine, done::text AS done FROM u";
+SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done FROM u";
 
 pub(super) const PUT_PARTS: &str = "
 INSERT INTO fanout_part (fanout_id, boot_id, counters)
@@ -57,6 +57,7 @@ ON CONFLICT (fanout_id, boot_id) DO UPDATE SET counters = EXCLUDED.counters";
 struct AckRow {
     fanout_id: i64,
     chunk_no: i32,
+    epoch: i32,
     n: i16,
     state: i16,
     mine: bool,
@@ -67,6 +68,7 @@ impl AckRow {
     fn parse(self) -> Result<ChunkAck, Fault> {
         Ok(ChunkAck {
             chunk: chunk_ref(self.fanout_id, self.chunk_no),
+            epoch: self.epoch,
             // Owned now, or closed while it was ours.
             owned: self.mine && matches!(self.state, 1 | 2),
             closed: self.state == 2,
@@ -90,7 +92,7 @@ pub(super) async fn flush(pool: &PgPool, batch: &FlushBatch) -> Result<Vec<Chunk
 
 /// The chunk is not there any more: there is nothing to own and nothing to wait for.
 fn unknown(flush: &ChunkFlush) -> ChunkAck {
-    ChunkAck { chunk: flush.chunk, owned: false, closed: false, done: flush.done.clone() }
+    ChunkAck { chunk: flush.chunk, epoch: flush.epoch, owned: false, closed: false, done: flush.done.clone() }
 }
 
 pub(super) async fn put_parts(pool: &PgPool, boot: BootId, parts: &[(FanoutId, PartCounters)]) -> Result<(), Fault> {

@@ -71,12 +71,15 @@ fn ack(flush: &ChunkFlush, bits: Option<&Bits>) -> ChunkAck {
     match bits {
         Some(bits) => ChunkAck {
             chunk: flush.chunk,
+            epoch: flush.epoch,
             // Owned now, or closed while it was the writer's.
             owned: bits.epoch == flush.epoch && matches!(bits.state, OWNED | CLOSED),
             closed: bits.state == CLOSED,
             done: bits.done.clone(),
         },
-        None => ChunkAck { chunk: flush.chunk, owned: false, closed: false, done: flush.done.clone() },
+        None => {
+            ChunkAck { chunk: flush.chunk, epoch: flush.epoch, owned: false, closed: false, done: flush.done.clone() }
+        }
     }
 }
 
