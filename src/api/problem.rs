@@ -139,7 +139,7 @@ impl From<StoreError> for Refusal {
         match error {
             StoreError::Unavailable(why) => {
                 tracing::warn!(target: "fanfare::api", error = %why, "database unavailable");
-                Self::new(Code::DatabaseUnavailable, "nothing was kept; send the same request again")
+                Self::new(Code::DatabaseUnavailable, "it may have been kept or not; send the same request again")
             }
             StoreError::Corrupt(_) | StoreError::Schema(_) | StoreError::Statement(_) => {
                 Self::internal(&error.to_string())

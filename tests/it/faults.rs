@@ -4,6 +4,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
+use fanfare::client::ClientError;
 use fanfare::emulator::{Control, Rule};
 use fanfare::wire::Fanout;
 use futures_util::future::BoxFuture;
@@ -279,10 +280,29 @@ async fn answer_lost((statement, at_least, times): (&'static str, usize, u32), r
 /// An answer with a chunk in it: 500 keys.
 const A_CHUNK: usize = 2000;
 
+/// The event is committed, its caller is told to ask again, and asking again is no second event.
+async fn accept_lost() {
+    let mut world = World::new(Database::Postgres, false).await;
+    let proxy = world.proxy_postgres().await;
+    proxy.lose_answer_to("INSERT INTO event", 0, 1);
+    let (world, service) = serving(world, "lost-accept", 300).await;
+    let event = goal("lost-accept", "lost-accept", USEFUL_S);
+    let Err(ClientError::Refused(problem)) = service.client.post_event(&event).await else {
+        panic!("its answer is lost")
+    };
+    assert_eq!((problem.status, problem.retryable), (503, true), "{problem:?}");
+    assert!(!problem.detail.contains("nothing was kept"), "{problem:?}");
+    let (accepted, repeat) = service.client.post_event(&event).await.unwrap();
+    assert!(repeat, "it was kept");
+    let fanout = service.settled(&accepted.fanout_id).await;
+    everybody_got_it(&world, &fanout, 300, 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_lost_answer_of_postgres_leaves_nobody_unsent() {
     let chunks_of_a_step = "chunk_no < $4 AND state = 1 AND owner = $1";
     together(vec![
+        ("accept", Box::pin(accept_lost())),
         ("claim", Box::pin(answer_lost(("LIMIT $2 FOR UPDATE OF k SKIP LOCKED", A_CHUNK, 2), "lost-claim"))),
         ("freeze step", Box::pin(answer_lost(("INSERT INTO chunk_ids", 0, 1), "lost-step"))),
         ("chunks of a step", Box::pin(answer_lost((chunks_of_a_step, A_CHUNK, 1), "lost-chunks"))),
