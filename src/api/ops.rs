@@ -22,12 +22,12 @@ pub type Parts = Vec<(String, Result<String, String>)>;
 pub struct OpsState {
     /// What readiness is made of. Must not block.
     pub parts: Arc<dyn Fn() -> Parts + Send + Sync>,
-    /// The metrics in OpenMetrics text form.
+    /// The metrics as [`crate::metrics::CONTENT_TYPE`] says.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
 /// `/livez`: the process answers. `/readyz` and `/healthz`: it can take events now (503 otherwise), with `?verbose`
-/// part by part. Being idle is healthy. `/metrics`: OpenMetrics.
+/// part by part. Being idle is healthy. `/metrics`: Prometheus' text format.
 pub fn ops_router(state: OpsState) -> Router {
     Router::new()
         .route("/livez", get(async || ([(CACHE_CONTROL, "no-store")], "ok\n")))
@@ -60,5 +60,5 @@ async fn ready(State(ops): State<OpsState>, RawQuery(query): RawQuery) -> impl I
 }
 
 async fn metrics(State(ops): State<OpsState>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], (ops.metrics)())
+    ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], (ops.metrics)())
 }

@@ -16,6 +16,9 @@ use super::pace::Pace;
 use super::redis::{Connection, RedisAway, client};
 use super::{Mode, Settings};
 
+/// Time in which every other instance has made a heartbeat (they beat every 3 s) and knows of a new one.
+const JOINING: Duration = Duration::from_secs(3);
+
 /// Leave for the OAuth call: it is made once an hour, or after a 401.
 const OAUTH: Allowed = Allowed { per_s: 10.0, burst: 5.0 };
 
@@ -84,6 +87,10 @@ impl Source {
                 }
                 Err(away) => self.leave(away),
             }
+        }
+        if self.mode == Mode::Split && self.live > 1 {
+            // The others go on with larger shares until their next heartbeat tells them of this instance.
+            self.send.start_empty(self.live, Instant::now() + JOINING);
         }
         let (mode, rate, reason) = (self.mode.as_str(), self.send.rate(), self.reason());
         tracing::info!(target: "fanfare::ceiling", mode, rate, live = self.live, reason, "ceiling starts");
@@ -175,7 +182,12 @@ impl Source {
         self.send.start_empty(self.live, now);
         self.oauth.start_empty(self.live, now);
         let (from, to, why) = (self.mode.as_str(), Mode::Split.as_str(), reason.to_string());
-        tracing::warn!(target: "fanfare::ceiling", from, to, reason = why, live = self.live, "ceiling mode changed");
+        if from == to {
+            // At start: it was never shared.
+            tracing::warn!(target: "fanfare::ceiling", mode = to, reason = why, live = self.live, "redis is away at start");
+        } else {
+            tracing::warn!(target: "fanfare::ceiling", from, to, reason = why, live = self.live, "ceiling mode changed");
+        }
         self.mode = Mode::Split;
         if let Some(client) = self.client.clone() {
             self.link = Link::Away(Box::new(Away::new(client, self.send.ping(), reason, now + stay)));
