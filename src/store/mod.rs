@@ -3,11 +3,11 @@
 //!
 //! No database future is ever dropped: a dropped `begin()` returns its connection inside an open transaction
 //! (transact-rs/sqlx#4393). Every method of an implementation therefore runs in a task of its own
-//! and the caller awaits the handle. A cancelled caller of [`Store::accept`], [`Store::take_freezes`],
-//! [`Store::freeze_step`] or [`Store::claim`] owns nothing afterwards: what it would have owned is handed back.
+//! and the caller, which may be cancelled, awaits the handle.
 //!
 //! [`StoreError::Unavailable`] can mean that the database did what was asked and its answer was lost. Every method may
-//! be called again then; but what a lost answer made this instance own is free only when its lease ends.
+//! be called again then. What an answer nobody received made this instance own is not lost for that: a freeze is taken
+//! again by [`Store::take_freezes`].
 
 mod detached;
 mod facts;

@@ -104,12 +104,6 @@ async fn readable(pool: &PgPool, boot: BootId, rows: Vec<ClaimedRow>) -> Result<
     Ok(chunks)
 }
 
-/// Hands back what a caller that is gone would have held.
-pub(super) async fn give_back(pool: &PgPool, boot: BootId, chunks: Vec<ClaimedChunk>) -> Result<(), Fault> {
-    let holds: Vec<_> = chunks.iter().map(|c| (c.chunk, c.epoch)).collect();
-    release(pool, boot, &holds, 0).await
-}
-
 pub(super) async fn release(
     pool: &PgPool,
     boot: BootId,

@@ -24,11 +24,6 @@ FROM free, event e
 WHERE f.id = free.id AND e.event_id = f.event_id
 RETURNING f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.freeze_epoch, f.freeze_cursor, f.freeze_chunks";
 
-pub(super) const GIVE_BACK: &str = "
-UPDATE fanout f SET freeze_owner = NULL
-FROM unnest($2::bigint[], $3::int[]) AS x(id, epoch)
-WHERE f.id = x.id AND f.freeze_epoch = x.epoch AND f.freeze_owner = $1 AND f.state = 0";
-
 /// The primary key in its order, `kinds` included: an index-only range.
 pub(super) const FOLLOWERS: &str = "
 SELECT device_key FROM follow
@@ -88,13 +83,6 @@ pub(super) async fn take(
     let mut jobs = rows.into_iter().map(FreezeRow::parse).collect::<Result<Vec<_>, _>>()?;
     jobs.sort_by_key(|job| (job.job.class, job.job.id));
     Ok(jobs)
-}
-
-/// Hands freezes back that nobody here works on; whoever looks for freezes next takes them.
-pub(super) async fn give_back(pool: &PgPool, boot: BootId, jobs: Vec<FreezeJob>) -> Result<(), Fault> {
-    let (ids, epochs): (Vec<i64>, Vec<i32>) = jobs.iter().map(|job| (job.job.id.0, job.epoch)).unzip();
-    sqlx::query(GIVE_BACK).bind(boot.0).bind(ids).bind(epochs).execute(pool).await?;
-    Ok(())
 }
 
 pub(super) async fn follower_page(pool: &PgPool, page: &FollowerPage) -> Result<Vec<DeviceKey>, Fault> {

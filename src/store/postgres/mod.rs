@@ -23,8 +23,8 @@ use secrecy::SecretString;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
-use self::fault::{Fault, explain, retrying};
-use super::detached::{detached, detached_or};
+use self::fault::{Fault, retrying};
+use super::detached::detached;
 use super::records::{
     Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
     Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
@@ -74,22 +74,6 @@ macro_rules! on {
     }};
 }
 
-/// As `on`, and when the caller is gone by then, what the answer would have made it own is handed back.
-macro_rules! on_or {
-    ($pool:expr, $operation:literal, |$p:ident| $call:expr, |$value:ident| $back:expr) => {{
-        let ($p, back) = ($pool.clone(), $pool.clone());
-        let work = async move { retrying($operation, || $call).await };
-        let give_back = move |$value| async move {
-            let $p = back;
-            if let Err(fault) = $back.await {
-                let error = explain($operation, fault);
-                tracing::warn!(target: "fanfare::store", operation = $operation, %error, "could not hand back");
-            }
-        };
-        detached_or(work, give_back).await
-    }};
-}
-
 #[async_trait]
 impl Store for PostgresStore {
     fn engine(&self) -> &'static str {
@@ -117,10 +101,7 @@ impl Store for PostgresStore {
     }
 
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
-        on_or!(self.main, "accept", |pool| accept::accept(&pool, boot, &new), |reply| {
-            let jobs = if let Accepted::New(job) = reply { vec![job] } else { Vec::new() };
-            freeze::give_back(&pool, boot, jobs)
-        })
+        on!(self.main, "accept", |pool| accept::accept(&pool, boot, &new))
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
@@ -133,9 +114,7 @@ impl Store for PostgresStore {
         running: Vec<FanoutId>,
         limit: u32,
     ) -> Result<Vec<FreezeJob>, StoreError> {
-        on_or!(self.main, "take_freezes", |pool| freeze::take(&pool, boot, &running, limit), |jobs| {
-            freeze::give_back(&pool, boot, jobs)
-        })
+        on!(self.main, "take_freezes", |pool| freeze::take(&pool, boot, &running, limit))
     }
 
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError> {
@@ -143,17 +122,11 @@ impl Store for PostgresStore {
     }
 
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
-        let boot = step.boot;
-        on_or!(self.main, "freeze_step", |pool| freeze::step(&pool, &step), |reply| {
-            let chunks = if let FreezeReply::Written(chunks) = reply { chunks } else { Vec::new() };
-            claim::give_back(&pool, boot, chunks)
-        })
+        on!(self.main, "freeze_step", |pool| freeze::step(&pool, &step))
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
-        on_or!(self.main, "claim", |pool| claim::claim(&pool, request), |chunks| {
-            claim::give_back(&pool, request.boot, chunks)
-        })
+        on!(self.main, "claim", |pool| claim::claim(&pool, request))
     }
 
     async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError> {

@@ -26,7 +26,6 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("flush.FLUSH", flush::FLUSH),
     ("flush.PUT_PARTS", flush::PUT_PARTS),
     ("freeze.TAKE", freeze::TAKE),
-    ("freeze.GIVE_BACK", freeze::GIVE_BACK),
     ("freeze.FOLLOWERS", freeze::FOLLOWERS),
     ("freeze.STEP", freeze::STEP),
     ("freeze.STANDS", freeze::STANDS),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fanfare::domain::batch::{ClaimedChunk, Class};
 use fanfare::domain::outcome::Outcome::Delivered;
 use fanfare::store::postgres::{PostgresStore, STATEMENTS};
-use fanfare::store::{ClaimRequest, Store, StoreError};
+use fanfare::store::{Store, StoreError};
 use sqlx::{Connection, Executor, PgConnection};
 
 use super::world::*;
@@ -72,41 +72,6 @@ async fn comes_to_rest(connection: &mut PgConnection) -> bool {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     false
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_cancelled_caller_would_have_owned_is_handed_back() {
-    let (_database, store) = migrated(4).await;
-    let (gone, heir) = (instance(&store).await, instance(&store).await);
-    let mut post = store.accept(gone, posted("evt", Class::Urgent, 1));
-    assert!(futures_util::poll!(post.as_mut()).is_pending());
-    drop(post);
-    let handed_back = async {
-        loop {
-            if let Some(job) = store.take_freezes(heir, vec![], 1).await.unwrap().pop() {
-                break job;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let job = soon("the freeze", handed_back).await;
-    let keys = followers(&store, "evt", 2).await;
-    store.freeze_step(whole(heir, &job, &keys, &[2])).await.unwrap();
-    let mut claiming = store.claim(ClaimRequest { boot: gone, want: 1, more_urgent_than: None });
-    assert!(futures_util::poll!(claiming.as_mut()).is_pending());
-    drop(claiming);
-    // The cancelled claim may not have begun yet; whoever comes first, the chunk is nobody's in the end but ours.
-    let handed_back = async {
-        loop {
-            if let Some(chunk) = claim(&store, heir, 1).await.pop() {
-                break chunk;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let chunk = soon("the chunk", handed_back).await;
-    assert!(store.flush(delivered(&chunk)).await.unwrap()[0].owned);
-    store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
