@@ -11,6 +11,7 @@
 
 mod detached;
 mod facts;
+mod import;
 pub mod postgres;
 pub mod records;
 pub mod sqlite;
@@ -19,7 +20,7 @@ use async_trait::async_trait;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
-use crate::domain::recipient::{Device, Follows, KindMask};
+use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use records::*;
 
@@ -92,7 +93,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now. The `maybe` of a
     /// chunk that was ever lost uncleanly is everyone without an outcome.
-    /// With `class_below` only chunks of a class more urgent than that.
+    /// With `more_urgent_than` only chunks of a more urgent class than that one.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Hands chunks back in an orderly way: open again, not unclean, not counted as a takeover.
@@ -161,6 +162,3 @@ pub const DEAD_SHARE_LIMIT_PERCENT: u64 = 30;
 
 /// A fan-out with fewer judged devices than this is never taken for a leap.
 pub const DEAD_SHARE_MIN: u64 = 20;
-
-/// A wildcard mask for tests and tools: every type.
-pub const EVERY_KIND: KindMask = KindMask::ALL;

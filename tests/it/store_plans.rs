@@ -99,7 +99,6 @@ mod sqlite {
     }
 }
 
-// AT THE MERGE: take this one line out, once `fanfare::store::postgres` is there. Nothing else changes.
 mod postgres {
     use fanfare::store::Store;
     use fanfare::store::postgres::{PostgresStore, STATEMENTS};

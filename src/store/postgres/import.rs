@@ -9,10 +9,8 @@ use super::devices::remove;
 use super::fault::Fault;
 use super::rows::{address, columns};
 use crate::domain::recipient::{Address, DeviceState};
-use crate::store::{ImportReject, ImportRow, Imported, StoreError};
-
-/// Rows of one batch: one transaction must not hold locks for long.
-const MAX_ROWS: usize = 1000;
+use crate::store::import::{latest, reject};
+use crate::store::{ImportRow, Imported};
 
 pub(super) const LOCK: &str = "
 SELECT device_key, id, token, fid, state FROM device
@@ -65,10 +63,7 @@ struct Held {
 }
 
 pub(super) async fn import(pool: &PgPool, rows: &[ImportRow]) -> Result<Imported, Fault> {
-    if rows.len() > MAX_ROWS {
-        return Err(StoreError::Statement(format!("import: at most {MAX_ROWS} rows a batch")).into());
-    }
-    let latest = latest(rows);
+    let latest = latest(rows)?;
     let mut tx = pool.begin().await?;
     let held = lock(&mut tx, &latest).await?;
     let states = states(&held)?;
@@ -84,31 +79,6 @@ pub(super) async fn import(pool: &PgPool, rows: &[ImportRow]) -> Result<Imported
         updated: updated as u64,
         rejected: dead.into_iter().map(|row| reject(row, states[row.id().as_str()])).collect(),
     })
-}
-
-/// The last row of each id and of each address, in the order of the lines.
-fn latest(rows: &[ImportRow]) -> Vec<&ImportRow> {
-    let (mut ids, mut addresses) = (HashSet::new(), HashSet::new());
-    let mut latest: Vec<&ImportRow> = rows
-        .iter()
-        .rev()
-        .filter(|row| {
-            let fresh = !ids.contains(row.id()) && !addresses.contains(&row.device.address);
-            if fresh {
-                ids.insert(row.id());
-                addresses.insert(&row.device.address);
-            }
-            fresh
-        })
-        .collect();
-    latest.reverse();
-    latest
-}
-
-fn reject(row: &ImportRow, state: DeviceState) -> ImportReject {
-    let reason =
-        format!("device {} is {state}: the app must register it again, an import does not revive it", row.id());
-    ImportReject { line: row.line, code: state.as_str(), reason }
 }
 
 async fn lock(tx: &mut Transaction<'_, Postgres>, rows: &[&ImportRow]) -> Result<Vec<Held>, Fault> {

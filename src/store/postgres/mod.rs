@@ -46,8 +46,8 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Prepares both pools without connecting, so that a service starts while its database is away;
-    /// [`Store::ready`] tells. Two connections more than `max_connections` are used, for facts.
+    /// Prepares both pools; the first call connects, and [`Store::ready`] is the one that tells whether all is well.
+    /// Two connections more than `max_connections` are used, for facts.
     ///
     /// # Errors
     /// [`StoreError::Statement`] when the URL does not parse; the text holds nothing of it.

@@ -12,7 +12,7 @@ use super::*;
 use crate::domain::batch::Class;
 use crate::domain::event::Event;
 use crate::domain::ids::{EventId, MatchId, UserId};
-use crate::domain::recipient::{Address, Locale, Platform};
+use crate::domain::recipient::{Address, KindMask, Locale, Platform};
 
 const LEASE_MS: i64 = 3_600_000;
 
@@ -66,7 +66,7 @@ fn row(line: u64) -> ImportRow {
         platform: Platform::Android,
         locale: Locale::default(),
     };
-    let follows = Follows { subjects: vec![("team:ars".to_owned(), crate::store::EVERY_KIND)], ..Follows::default() };
+    let follows = Follows { subjects: vec![("team:ars".to_owned(), KindMask::ALL)], ..Follows::default() };
     ImportRow { line, device, follows: Some(follows) }
 }
 

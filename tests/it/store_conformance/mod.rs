@@ -41,7 +41,6 @@ macro_rules! on_every_engine {
             )+
         }
 
-        // MERGE: delete the next line when `store::sqlite::SqliteStore` exists. This is the only switch.
         mod sqlite {
             use std::sync::Arc;
 
