@@ -1,7 +1,7 @@
 //! Owns who gets a chunk, with its recipients as they are now, and how it is handed back.
 //! Must never know: how many chunks an instance should hold.
 
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use super::fault::{Fault, explain};
 use super::now_ms;
@@ -61,30 +61,34 @@ WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoc
 /// How long a chunk that does not parse is left alone.
 const DAMAGED_FOR_MS: i64 = 10_000;
 
-pub(super) async fn claim(pool: &PgPool, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
+pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
         .bind(i64::from(request.want))
         .bind(request.more_urgent_than.map(|class| class.code()))
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
-    readable(pool, request.boot, rows).await
+    readable(conn, request.boot, rows).await
 }
 
-pub(super) async fn of_a_step(pool: &PgPool, step: &FreezeStep, end: i32) -> Result<Vec<ClaimedChunk>, Fault> {
+pub(super) async fn of_a_step(
+    conn: &mut PgConnection,
+    step: &FreezeStep,
+    end: i32,
+) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> = sqlx::query_as(OF_A_STEP)
         .bind(step.boot.0)
         .bind(step.fanout.0)
         .bind(step.first_chunk)
         .bind(end)
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
-    readable(pool, step.boot, rows).await
+    readable(conn, step.boot, rows).await
 }
 
 /// Chunks in their order (`RETURNING` promises none). One that does not parse is handed back for a while, so that it
 /// neither stays ours without anybody working on it nor keeps the others from being claimed; a newer build may read it.
-async fn readable(pool: &PgPool, boot: BootId, rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
+async fn readable(conn: &mut PgConnection, boot: BootId, rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
     let (mut chunks, mut damaged) = (Vec::new(), Vec::new());
     for row in rows {
         let hold = row.hold();
@@ -97,15 +101,15 @@ async fn readable(pool: &PgPool, boot: BootId, rows: Vec<ClaimedRow>) -> Result<
     if let Some((hold, error)) = damaged.first() {
         tracing::warn!(target: "fanfare::store", fanout_id = %hold.0.fanout, chunk = hold.0.no, %error,
             damaged = damaged.len(), "a chunk that does not parse was handed back");
-        let until = now_ms(pool).await? + DAMAGED_FOR_MS;
+        let until = now_ms(conn).await? + DAMAGED_FOR_MS;
         let holds: Vec<_> = damaged.iter().map(|(hold, _)| *hold).collect();
-        release(pool, boot, &holds, until).await?;
+        release(conn, boot, &holds, until).await?;
     }
     Ok(chunks)
 }
 
 pub(super) async fn release(
-    pool: &PgPool,
+    conn: &mut PgConnection,
     boot: BootId,
     chunks: &[(ChunkRef, i32)],
     not_before_ms: i64,
@@ -119,7 +123,7 @@ pub(super) async fn release(
         .bind(numbers)
         .bind(epochs)
         .bind(not_before_ms)
-        .execute(pool)
+        .execute(&mut *conn)
         .await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Owns the freeze: who may do it, pages of followers, and the step that fixes them into chunks.
 //! Must never know: how pages of several subjects are merged.
 
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use super::claim;
 use super::fault::{Fault, count};
@@ -67,7 +67,7 @@ SELECT EXISTS (
 
 /// Those of nobody alive, and own ones that are not `running` although their hand-over is long past.
 pub(super) async fn take(
-    pool: &PgPool,
+    conn: &mut PgConnection,
     boot: BootId,
     running: &[FanoutId],
     limit: u32,
@@ -78,25 +78,25 @@ pub(super) async fn take(
         .bind(i64::from(limit))
         .bind(HANDOVER_MS)
         .bind(running)
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
     let mut jobs = rows.into_iter().map(FreezeRow::parse).collect::<Result<Vec<_>, _>>()?;
     jobs.sort_by_key(|job| (job.job.class, job.job.id));
     Ok(jobs)
 }
 
-pub(super) async fn follower_page(pool: &PgPool, page: &FollowerPage) -> Result<Vec<DeviceKey>, Fault> {
+pub(super) async fn follower_page(conn: &mut PgConnection, page: &FollowerPage) -> Result<Vec<DeviceKey>, Fault> {
     let keys: Vec<i64> = sqlx::query_scalar(FOLLOWERS)
         .bind(&page.subject)
         .bind(page.after.0)
         .bind(page.kinds.0)
         .bind(i64::from(page.limit))
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
     Ok(keys.into_iter().map(DeviceKey).collect())
 }
 
-pub(super) async fn step(pool: &PgPool, step: &FreezeStep) -> Result<FreezeReply, Fault> {
+pub(super) async fn step(conn: &mut PgConnection, step: &FreezeStep) -> Result<FreezeReply, Fault> {
     let arrays = Arrays::of(step)?;
     let written: i64 = sqlx::query_scalar(STEP)
         .bind(step.fanout.0)
@@ -112,15 +112,15 @@ pub(super) async fn step(pool: &PgPool, step: &FreezeStep) -> Result<FreezeReply
         .bind(&arrays.claimed)
         .bind(step.last)
         .bind(step.first_chunk)
-        .fetch_one(pool)
+        .fetch_one(&mut *conn)
         .await?;
-    if written == 0 && !stands(pool, step, &arrays).await? {
+    if written == 0 && !stands(conn, step, &arrays).await? {
         return Ok(FreezeReply::Lost);
     }
-    Ok(FreezeReply::Written(claimed(pool, step).await?))
+    Ok(FreezeReply::Written(claimed(conn, step).await?))
 }
 
-async fn stands(pool: &PgPool, step: &FreezeStep, arrays: &Arrays) -> Result<bool, Fault> {
+async fn stands(conn: &mut PgConnection, step: &FreezeStep, arrays: &Arrays) -> Result<bool, Fault> {
     let chunks: i32 = count("number of chunks", i64::from(step.first_chunk) + arrays.numbers.len() as i64)?;
     let stands = sqlx::query_scalar(STANDS)
         .bind(step.fanout.0)
@@ -129,18 +129,18 @@ async fn stands(pool: &PgPool, step: &FreezeStep, arrays: &Arrays) -> Result<boo
         .bind(arrays.cursor)
         .bind(chunks)
         .bind(step.last)
-        .fetch_one(pool)
+        .fetch_one(&mut *conn)
         .await?;
     Ok(stands)
 }
 
-async fn claimed(pool: &PgPool, step: &FreezeStep) -> Result<Vec<ClaimedChunk>, Fault> {
+async fn claimed(conn: &mut PgConnection, step: &FreezeStep) -> Result<Vec<ClaimedChunk>, Fault> {
     if step.claim_first == 0 || step.chunks.is_empty() {
         return Ok(Vec::new());
     }
     let first = i64::from(step.first_chunk);
     let end: i32 = count("chunk number", first + step.claim_first.min(step.chunks.len()) as i64)?;
-    claim::of_a_step(pool, step, end).await
+    claim::of_a_step(conn, step, end).await
 }
 
 /// The chunks of a step as parallel arrays.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use sqlx::{FromRow, PgPool, Postgres, Transaction};
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::devices::remove;
 use super::fault::Fault;
@@ -62,9 +62,9 @@ struct Held {
     state: i16,
 }
 
-pub(super) async fn import(pool: &PgPool, rows: &[ImportRow]) -> Result<Imported, Fault> {
+pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow]) -> Result<Imported, Fault> {
     let latest = latest(rows)?;
-    let mut tx = pool.begin().await?;
+    let mut tx = conn.begin().await?;
     let held = lock(&mut tx, &latest).await?;
     let states = states(&held)?;
     let (taken, dead): (Vec<&ImportRow>, Vec<&ImportRow>) =

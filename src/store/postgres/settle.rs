@@ -1,7 +1,9 @@
 //! Owns the settling of a fan-out: once, under its row lock, with the judging of devices.
 //! Must never know: who writes the line.
 
-use sqlx::{FromRow, PgPool, Postgres, Transaction};
+use std::time::Duration;
+
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::fault::{Fault, corrupt};
 use super::reads::{self, ViewRow};
@@ -10,6 +12,9 @@ use crate::domain::ids::FanoutId;
 use crate::domain::tally::Tally;
 use crate::store::facts::{Snapshot, dead_share_leaps};
 use crate::store::{SettleReply, Settled};
+
+/// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
+pub(super) const JUDGING: Duration = Duration::from_secs(60);
 
 /// Judging a third of a million devices takes longer than a statement otherwise may.
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
@@ -48,8 +53,8 @@ struct Unfinished {
     set_aside: bool,
 }
 
-pub(super) async fn settle(pool: &PgPool, id: FanoutId) -> Result<SettleReply, Fault> {
-    let mut tx = pool.begin().await?;
+pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<SettleReply, Fault> {
+    let mut tx = conn.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
     let row: Option<ViewRow> = sqlx::query_as(reads::LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
@@ -75,11 +80,11 @@ async fn finished(tx: &mut Transaction<'_, Postgres>, id: FanoutId, state: Fanou
 }
 
 async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId) -> Result<Settled, Fault> {
-    let tally = reads::facts(&mut **tx, id).await?.tally()?;
+    let tally = reads::facts(tx, id).await?.tally()?;
     if tally.pending() > 0 {
         return Err(corrupt(format!("fan-out {id} has {} pending in closed chunks", tally.pending())));
     }
-    let (counters, instances) = reads::parts(&mut **tx, id).await?;
+    let (counters, instances) = reads::parts(tx, id).await?;
     let (judged, judgement_withheld) = judge(tx, id, &tally).await?;
     let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld };
     let json = serde_json::to_string(&snapshot).map_err(|_| corrupt("a snapshot does not serialise"))?;

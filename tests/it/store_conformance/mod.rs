@@ -12,6 +12,7 @@ mod freezing;
 mod importing;
 mod instances;
 mod model;
+mod postgres_away;
 mod postgres_only;
 mod settling;
 mod world;

@@ -61,7 +61,7 @@ async fn cancelled_callers_leave_no_open_transaction() {
 }
 
 /// Whether no session is inside a transaction within 5 s, half the time after which the server would end it.
-async fn comes_to_rest(connection: &mut PgConnection) -> bool {
+pub async fn comes_to_rest(connection: &mut PgConnection) -> bool {
     let open = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND pid <> pg_backend_pid()
                   AND (state = 'active' OR state LIKE 'idle in transaction%')";
@@ -126,7 +126,7 @@ async fn facts_are_written_while_every_other_connection_is_taken() {
     store.close().await;
 }
 
-async fn waits_for_a_lock(connection: &mut PgConnection) {
+pub async fn waits_for_a_lock(connection: &mut PgConnection) {
     let waiting = "SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     // Statistics are fixed for a transaction once read.
