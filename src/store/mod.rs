@@ -7,7 +7,7 @@
 //!
 //! [`StoreError::Unavailable`] can mean that the database did what was asked and its answer was lost. Every method may
 //! be called again then. What an answer nobody received made this instance own is not lost for that: a freeze is taken
-//! again by [`Store::take_freezes`].
+//! again by [`Store::take_freezes`], a chunk is listed by [`Store::heartbeat`] and can be released.
 
 mod detached;
 mod facts;
@@ -59,6 +59,7 @@ pub trait Store: Send + Sync + 'static {
     /// Says this instance lives, for `lease_ms` from the database's now. Also frees what instances whose lease
     /// has expired held: their chunks become open with epoch + 1 and `unclean`, their fan-outs count `interrupted`;
     /// a chunk taken over `MAX_TAKEOVERS` times without progress is set aside; their freezes may be taken.
+    /// The answer lists what this instance owns then, whether it knows of it or not.
     /// An owner that never sent a heartbeat counts as lost: the first one goes before the first accept or claim.
     async fn heartbeat(&self, boot: BootId, lease_ms: i64) -> Result<Heartbeat, StoreError>;
 
@@ -152,6 +153,9 @@ pub trait Store: Send + Sync + 'static {
 
 /// Time an accepted freeze has to reach the freezer of its own instance, ms.
 pub const HANDOVER_MS: i64 = 2_000;
+
+/// Most owned chunks one heartbeat lists: more than an instance ever has in hand.
+pub const OWNED_LISTED: u32 = 1_000;
 
 /// Takeovers of one chunk without progress after which it is set aside.
 pub const MAX_TAKEOVERS: i16 = 4;

@@ -3,7 +3,7 @@
 
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::event::Event;
-use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
+use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
 use crate::domain::recipient::{Device, DeviceState, Follows, KindMask};
 use crate::domain::tally::{PartCounters, Tally};
 
@@ -101,7 +101,7 @@ pub struct ClaimRequest {
 }
 
 /// The answer to a heartbeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Database time at the heartbeat, ms.
     pub now_ms: i64,
@@ -111,6 +111,9 @@ pub struct Heartbeat {
     pub freed_chunks: u32,
     /// Chunks set aside by this heartbeat.
     pub set_aside: u32,
+    /// Chunks this instance owns, each with its epoch, in order: the first [`OWNED_LISTED`](super::OWNED_LISTED).
+    /// One that is listed twice and not in hand was lost with the answer that gave it.
+    pub owned: Vec<(ChunkRef, i32)>,
 }
 
 /// A settled fan-out: what its line says.

@@ -4,8 +4,9 @@
 use sqlx::{Connection, PgConnection};
 
 use super::fault::{Fault, count, explain};
-use crate::domain::ids::BootId;
-use crate::store::{Heartbeat, MAX_TAKEOVERS};
+use super::rows::chunk_ref;
+use crate::domain::ids::{BootId, ChunkRef};
+use crate::store::{Heartbeat, MAX_TAKEOVERS, OWNED_LISTED};
 
 pub(super) const BEAT: &str = "
 WITH t AS (SELECT fanfare_now_ms() AS now)
@@ -58,6 +59,10 @@ UPDATE fanout f SET freeze_owner = NULL
 WHERE f.settled_ms IS NULL AND f.state = 0 AND f.freeze_owner IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM instance i WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > $1)";
 
+/// A small range of the partial index of owned chunks.
+pub(super) const OWNED: &str = "
+SELECT fanout_id, chunk_no, epoch FROM chunk WHERE state = 1 AND owner = $1 ORDER BY fanout_id, chunk_no LIMIT $2";
+
 pub(super) const LEAVE: &str = "
 WITH chunks AS (UPDATE chunk SET state = 0, owner = NULL WHERE state = 1 AND owner = $1),
 freezes AS (UPDATE fanout SET freeze_owner = NULL
@@ -73,7 +78,14 @@ pub(super) async fn heartbeat(conn: &mut PgConnection, boot: BootId, lease_ms: i
         live_instances: count("live instances", live)?,
         freed_chunks: count("freed chunks", freed)?,
         set_aside: count("chunks set aside", set_aside)?,
+        owned: owned(conn, boot).await?,
     })
+}
+
+async fn owned(conn: &mut PgConnection, boot: BootId) -> Result<Vec<(ChunkRef, i32)>, Fault> {
+    let rows: Vec<(i64, i32, i32)> =
+        sqlx::query_as(OWNED).bind(boot.0).bind(i64::from(OWNED_LISTED)).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|(fanout, no, epoch)| (chunk_ref(fanout, no), epoch)).collect())
 }
 
 /// The lease is renewed already, and an instance that lives must not stop because another one cannot be buried:

@@ -40,6 +40,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("instance.ALONE", instance::ALONE),
     ("instance.FREE_CHUNKS", instance::FREE_CHUNKS),
     ("instance.FREE_FREEZES", instance::FREE_FREEZES),
+    ("instance.OWNED", instance::OWNED),
     ("instance.LEAVE", instance::LEAVE),
     ("pool.DURABLE", pool::DURABLE),
     ("reads.JOB", reads::JOB),

@@ -9,8 +9,8 @@ use super::fault::Answer;
 use super::rows::{boot_bytes, count, now_ms};
 use super::sql;
 use crate::domain::bitmap::Bitmap;
-use crate::domain::ids::BootId;
-use crate::store::{Heartbeat, MAX_TAKEOVERS};
+use crate::domain::ids::{BootId, ChunkRef, FanoutId};
+use crate::store::{Heartbeat, MAX_TAKEOVERS, OWNED_LISTED};
 
 const OPEN: i64 = 0;
 const SET_ASIDE: i64 = 3;
@@ -53,8 +53,15 @@ pub(super) async fn heartbeat(conn: &mut SqliteConnection, boot: BootId, lease_m
     for (fanout, _) in interrupted {
         query(sql::COUNT_INTERRUPTED).bind(fanout).execute(&mut *conn).await?;
     }
-    let live: i64 = query_scalar(sql::LIVE_INSTANCES).bind(now).fetch_one(conn).await?;
-    Ok(Heartbeat { now_ms: now, live_instances: count("live instances", live)?, freed_chunks, set_aside })
+    let live: i64 = query_scalar(sql::LIVE_INSTANCES).bind(now).fetch_one(&mut *conn).await?;
+    let live_instances = count("live instances", live)?;
+    Ok(Heartbeat { now_ms: now, live_instances, freed_chunks, set_aside, owned: owned(conn, boot).await? })
+}
+
+async fn owned(conn: &mut SqliteConnection, boot: BootId) -> Answer<Vec<(ChunkRef, i32)>> {
+    let rows: Vec<(i64, i32, i32)> =
+        query_as(sql::OWNED_CHUNKS).bind(boot_bytes(boot)).bind(OWNED_LISTED).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|(id, no, epoch)| (ChunkRef { fanout: FanoutId(id), no }, epoch)).collect())
 }
 
 /// Frees one chunk, or sets it aside when it was lost too often without progress; whether it is open again.

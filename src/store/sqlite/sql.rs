@@ -29,6 +29,8 @@ statements! {
         takeovers = ?4, mark = ?5 WHERE fanout_id = ?1 AND chunk_no = ?2";
     COUNT_INTERRUPTED = "UPDATE fanout SET interrupted = interrupted + 1 WHERE id = ?1";
     SET_FANOUT_ASIDE = "UPDATE fanout SET state = 4 WHERE id = ?1 AND state = 1";
+    OWNED_CHUNKS = "SELECT fanout_id, chunk_no, epoch FROM chunk WHERE state = 1 AND owner = ?1
+        ORDER BY fanout_id, chunk_no LIMIT ?2";
     LEAVE = "DELETE FROM instance WHERE boot_id = ?1";
     LEAVE_CHUNKS = "UPDATE chunk SET state = 0, owner = NULL WHERE state = 1 AND owner = ?1";
     LEAVE_FREEZES = "UPDATE fanout SET freeze_owner = NULL WHERE settled_ms IS NULL AND state = 0

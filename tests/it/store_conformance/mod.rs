@@ -104,6 +104,8 @@ on_every_engine! {
     instances::a_chunk_without_progress_is_set_aside_and_keeps_its_fanout_open,
     instances::progress_forgives_earlier_takeovers,
     instances::a_lost_instance_interrupts_a_fanout_once,
+    instances::a_heartbeat_lists_what_its_instance_owns,
+    instances::a_heartbeat_lists_no_more_than_it_says,
     devices::a_device_is_registered_updated_and_deleted,
     devices::the_version_moves_only_when_something_to_send_by_changed,
     devices::a_token_moves_with_its_latest_owner,
