@@ -30,11 +30,16 @@ pub(crate) fn latest(rows: &[ImportRow]) -> Result<Vec<&ImportRow>, StoreError> 
     Ok(latest)
 }
 
-/// The answer to a row whose device was judged.
-pub(crate) fn reject(row: &ImportRow, state: DeviceState) -> ImportReject {
-    let reason =
-        format!("device {} is {state}: the app must register it again, an import does not revive it", row.id());
-    ImportReject { line: row.line, code: state.as_str(), reason }
+/// The answer to a row whose device is there already, if it is not taken: the device was judged, or it cannot be told
+/// (`None`) whether it was, which must not stop the rest of the batch.
+pub(crate) fn refusal(row: &ImportRow, state: Option<DeviceState>) -> Option<ImportReject> {
+    let (code, is) = match state {
+        Some(DeviceState::Live) => return None,
+        Some(state) => (state.as_str(), state.as_str()),
+        None => ("unreadable", "in a state this version does not know"),
+    };
+    let reason = format!("device {} is {is}: the app must register it again, an import does not revive it", row.id());
+    Some(ImportReject { line: row.line, code, reason })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! be called again then. What an answer nobody received made this instance own is not lost for that: a freeze is taken
 //! again by [`Store::take_freezes`], a chunk is listed by [`Store::heartbeat`] and can be released.
 
+mod damaged;
 mod detached;
 mod facts;
 mod import;

@@ -8,16 +8,18 @@ use super::now_ms;
 use super::rows::ClaimedRow;
 use crate::domain::batch::ClaimedChunk;
 use crate::domain::ids::{BootId, ChunkRef};
+use crate::store::damaged::{LEFT_ALONE_MS, warn_of_chunks};
 use crate::store::{ClaimRequest, FreezeStep};
 
 /// The live ones among the devices of `i.keys`. A device that is gone has no element.
+/// Bitmaps of different length would end the statement for every chunk; one of them does not parse, later.
 macro_rules! with_recipients {
     ($head:literal) => {
         concat!(
             $head,
             "
 SELECT k.fanout_id, k.chunk_no, k.epoch, k.class, k.rank, k.n, k.done::text AS done,
-       (CASE WHEN k.unclean THEN k.maybe | ~k.done ELSE k.maybe END)::text AS maybe, i.keys,
+       (CASE WHEN k.unclean AND length(k.maybe) = length(k.done) THEN k.maybe | ~k.done ELSE k.maybe END)::text AS maybe, i.keys,
        d.live, d.tokens, d.fids, d.platforms, d.locales, d.versions
 FROM k
 JOIN chunk_ids i ON i.fanout_id = k.fanout_id AND i.chunk_no = k.chunk_no
@@ -58,9 +60,6 @@ UPDATE chunk k SET state = 0, owner = NULL, not_before_ms = $5
 FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
 WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch AND k.state = 1 AND k.owner = $1";
 
-/// How long a chunk that does not parse is left alone.
-const DAMAGED_FOR_MS: i64 = 10_000;
-
 pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
@@ -98,10 +97,9 @@ async fn readable(conn: &mut PgConnection, boot: BootId, rows: Vec<ClaimedRow>) 
         }
     }
     chunks.sort_by_key(|c| (c.class, c.rank, c.chunk));
-    if let Some((hold, error)) = damaged.first() {
-        tracing::warn!(target: "fanfare::store", fanout_id = %hold.0.fanout, chunk = hold.0.no, %error,
-            damaged = damaged.len(), "a chunk that does not parse was handed back");
-        let until = now_ms(conn).await? + DAMAGED_FOR_MS;
+    if !damaged.is_empty() {
+        warn_of_chunks(&damaged);
+        let until = now_ms(conn).await? + LEFT_ALONE_MS;
         let holds: Vec<_> = damaged.iter().map(|(hold, _)| *hold).collect();
         release(conn, boot, &holds, until).await?;
     }

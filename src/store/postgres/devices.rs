@@ -116,10 +116,7 @@ pub(super) async fn put(conn: &mut PgConnection, device: &Device) -> Result<PutD
     }
     let own = own.first();
     write(&mut tx, if own.is_some() { UPDATE } else { INSERT }, device).await?;
-    let revived = match own {
-        Some(own) => DeviceState::from_code(own.state)? != DeviceState::Live,
-        None => false,
-    };
+    let revived = own.is_some_and(|own| own.state != DeviceState::Live.code());
     if let Some(own) = own.filter(|_| revived) {
         sqlx::query(REVIVE).bind(own.device_key).execute(&mut *tx).await?;
     }

@@ -9,8 +9,9 @@ use crate::domain::batch::{Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
+use crate::store::damaged::warn_of_fanouts;
 use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView, Swept};
+use crate::store::{FanoutQuery, FanoutView, StoreError, Swept};
 
 pub(super) const JOB: &str = "
 SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body
@@ -214,10 +215,23 @@ pub(super) async fn backlog(conn: &mut PgConnection) -> Result<u64, Fault> {
 pub(super) async fn sweep(conn: &mut PgConnection, older_than_ms: i64) -> Result<Swept, Fault> {
     let complete: Vec<i64> = sqlx::query_scalar(COMPLETE).fetch_all(&mut *conn).await?;
     let unreported: Vec<ViewRow> = sqlx::query_as(UNREPORTED).bind(older_than_ms).fetch_all(&mut *conn).await?;
-    Ok(Swept {
-        complete: complete.into_iter().map(FanoutId).collect(),
-        unreported: all_complete(conn, unreported).await?,
-    })
+    let complete = complete.into_iter().map(FanoutId).collect();
+    Ok(Swept { complete, unreported: readable(conn, unreported).await? })
+}
+
+/// One that does not parse must not keep all others from being settled and reported.
+async fn readable(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
+    let (mut views, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        let id = FanoutId(row.id);
+        match complete(conn, row).await {
+            Ok(view) => views.push(view),
+            Err(Fault::Ours(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    warn_of_fanouts("sweep", &damaged);
+    Ok(views)
 }
 
 pub(super) async fn mark_reported(conn: &mut PgConnection, id: FanoutId) -> Result<(), Fault> {

@@ -25,6 +25,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("devices.FOLLOW", devices::FOLLOW),
     ("flush.FLUSH", flush::FLUSH),
     ("flush.PUT_PARTS", flush::PUT_PARTS),
+    ("freeze.FREE", freeze::FREE),
     ("freeze.TAKE", freeze::TAKE),
     ("freeze.FOLLOWERS", freeze::FOLLOWERS),
     ("freeze.STEP", freeze::STEP),

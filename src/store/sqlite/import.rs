@@ -6,8 +6,7 @@ use sqlx::{SqliteConnection, query};
 use super::device::{self, Stored};
 use super::fault::Answer;
 use super::sql;
-use crate::domain::recipient::DeviceState;
-use crate::store::import::{latest, reject};
+use crate::store::import::{latest, refusal};
 use crate::store::{ImportRow, Imported};
 
 /// Imports one batch. Devices of the batch that change their address let go of the old one first: two may change places.
@@ -16,15 +15,14 @@ pub(super) async fn import(conn: &mut SqliteConnection, rows: Vec<ImportRow>) ->
     let mut taken = Vec::new();
     for row in latest(&rows)? {
         let stored = device::find(conn, row.id()).await?;
-        match &stored {
-            Some(dead) if dead.state != DeviceState::Live => {
-                done.rejected.push(reject(row, dead.state));
+        if let Some(stored) = &stored {
+            if let Some(refused) = refusal(row, stored.state().ok()) {
+                done.rejected.push(refused);
                 continue;
             }
-            Some(moved) if moved.device.address != row.device.address => {
-                query(sql::PARK_ADDRESS).bind(moved.key).execute(&mut *conn).await?;
+            if !stored.has(&row.device.address) {
+                query(sql::PARK_ADDRESS).bind(stored.key).execute(&mut *conn).await?;
             }
-            _ => {}
         }
         taken.push((row, stored));
     }

@@ -1,11 +1,12 @@
 //! The one conformance suite of the store: every case runs against every engine, on a database of its own.
-//! Must never know: SQL; what only one engine can be asked lies in a file of its own.
+//! Must never know: SQL, but for the damage some cases do; what only one engine can be asked lies in a file of its own.
 
 // Clippy allows it in functions marked as tests only; a case is called by one.
 #![allow(clippy::unwrap_used)]
 
 mod accepting;
 mod claiming;
+mod damage;
 mod devices;
 mod flushing;
 mod freezing;
@@ -20,13 +21,14 @@ mod world;
 /// Each case as `postgres::<case>` and `sqlite::<case>`. A case that is not listed is dead code, which does not compile
 /// without a warning.
 macro_rules! on_every_engine {
-    ($($file:ident::$case:ident,)+) => {
+    ($($file:ident::$case:ident,)+; with a hand in the tables: $($damage:ident,)+) => {
         mod postgres {
             use std::sync::Arc;
 
             use fanfare::store::Store;
             use fanfare::store::postgres::PostgresStore;
 
+            use super::damage::Hand;
             use crate::harness::postgres::TestDatabase;
 
             $(
@@ -40,6 +42,19 @@ macro_rules! on_every_engine {
                     store.close().await;
                 }
             )+
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $damage() {
+                    let database = TestDatabase::create().await;
+                    let store = PostgresStore::connect(&database.url.clone().into(), 4).expect("the URL parses");
+                    store.migrate().await.expect("an empty database takes the schema");
+                    let store: Arc<dyn Store> = Arc::new(store);
+                    let hand = Hand::Postgres(database.connection().await);
+                    super::damage::$damage(store.clone(), hand).await;
+                    store.close().await;
+                }
+            )+
         }
 
         mod sqlite {
@@ -47,6 +62,10 @@ macro_rules! on_every_engine {
 
             use fanfare::store::Store;
             use fanfare::store::sqlite::SqliteStore;
+            use sqlx::ConnectOptions;
+            use sqlx::sqlite::SqliteConnectOptions;
+
+            use super::damage::Hand;
 
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,6 +75,20 @@ macro_rules! on_every_engine {
                     store.migrate().await.expect("an empty database takes the schema");
                     let store: Arc<dyn Store> = Arc::new(store);
                     super::$file::$case(store.clone()).await;
+                    store.close().await;
+                }
+            )+
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $damage() {
+                    let directory = tempfile::tempdir().expect("a temporary directory");
+                    let path = directory.path().join("fanfare.db");
+                    let store = SqliteStore::open(&path).await.expect("the file opens");
+                    store.migrate().await.expect("an empty database takes the schema");
+                    let store: Arc<dyn Store> = Arc::new(store);
+                    let hand = SqliteConnectOptions::new().filename(&path).connect().await.expect("it opens again");
+                    super::damage::$damage(store.clone(), Hand::Sqlite(hand)).await;
                     store.close().await;
                 }
             )+
@@ -118,4 +151,11 @@ on_every_engine! {
     importing::an_import_moves_and_swaps_tokens,
     importing::a_line_without_follows_leaves_them_as_they_are,
     model::random_operations_agree_with_a_model,
+    ; with a hand in the tables:
+    a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others,
+    a_freeze_step_hands_out_only_what_parses,
+    a_freeze_whose_event_does_not_parse_is_passed_over_and_never_leased,
+    a_lost_chunk_that_does_not_parse_stops_no_heartbeat,
+    a_line_that_does_not_parse_stops_no_other,
+    a_device_in_an_unknown_state_stops_no_import_and_may_register_again,
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fanfare::store::StoreError;
 use fanfare::store::postgres::PostgresStore;
-use fanfare::store::{Store, StoreError};
 use sqlx::{Connection, PgConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -100,12 +100,18 @@ async fn a_peer_that_vanishes_hangs_nobody_and_leaves_no_open_transaction() {
     waits_for_a_lock(&mut watcher).await;
     cut.link.send_replace(Link::Down);
     lock.rollback().await.unwrap();
-    unavailable(soon("the end of a call in a transaction", stuck).await.unwrap(), "put_device");
+    unavailable(soon("the end of a call in a transaction", stuck).await.unwrap(), "put_device: no answer");
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND state = 'idle in transaction'";
+    let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut watcher).await.unwrap();
+    assert_eq!(waiting, 1, "the server has done its part and waits for us");
 
     // Vanished while connections are idle, and while new ones are made.
-    for _ in 0..4 {
-        unavailable(soon("the end of a read", store.backlog()).await, "backlog");
-        unavailable(soon("the end of a heartbeat", store.heartbeat(boot, 60_000)).await, "heartbeat");
+    for _ in 0..2 {
+        let calls = futures_util::future::join(store.backlog(), store.heartbeat(boot, 60_000));
+        let (read, beat) = soon("the end of both calls", calls).await;
+        unavailable(read, "backlog");
+        unavailable(beat, "heartbeat");
     }
 
     cut.link.send_replace(Link::Up);

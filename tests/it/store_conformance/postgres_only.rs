@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare::domain::batch::{ClaimedChunk, Class};
+use fanfare::domain::batch::Class;
 use fanfare::domain::outcome::Outcome::Delivered;
 use fanfare::store::postgres::{PostgresStore, STATEMENTS};
 use fanfare::store::{Store, StoreError};
@@ -72,23 +72,6 @@ pub async fn comes_to_rest(connection: &mut PgConnection) -> bool {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     false
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others() {
-    let (database, store) = migrated(2).await;
-    let boot = instance(&store).await;
-    frozen(&store, boot, "evt", &[1, 1, 1]).await;
-    let mut connection = database.connection().await;
-    connection.execute("UPDATE device SET platform = 9 WHERE id = 'evt-1'").await.unwrap();
-    let numbers = |chunks: Vec<ClaimedChunk>| chunks.iter().map(|c| c.chunk.no).collect::<Vec<_>>();
-    assert_eq!(numbers(claim(&store, boot, 3).await), [0, 2]);
-    let owned = "SELECT count(*) FROM chunk WHERE state = 1";
-    assert_eq!(sqlx::query_scalar::<_, i64>(owned).fetch_one(&mut connection).await.unwrap(), 2);
-    assert_eq!(numbers(claim(&store, boot, 3).await), Vec::<i32>::new(), "left alone for a while");
-    connection.execute("UPDATE device SET platform = 1; UPDATE chunk SET not_before_ms = 0").await.unwrap();
-    assert_eq!(numbers(claim(&store, boot, 3).await), [1]);
-    store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
