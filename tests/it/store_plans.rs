@@ -182,5 +182,12 @@ mod postgres {
         let mut found = Vec::new();
         reads(&shown[0]["Plan"], &mut found);
         assert_eq!(found, ["chunk by chunk_owned"], "{shown:#}");
+
+        let busy = sqlx::query(explain("settle.BUSY")).bind(50_i64);
+        let shown: Value = serde_json::from_str(busy.fetch_one(&mut conn).await.unwrap().get_unchecked(0)).unwrap();
+        let mut found = Vec::new();
+        reads(&shown[0]["Plan"], &mut found);
+        assert_eq!(found[0], "chunk by chunk_owned", "what answers while it is sent is looked at first: {shown:#}");
+        assert!(found.iter().all(|read| !read.ends_with("nothing")), "no table is read as a whole: {shown:#}");
     }
 }

@@ -58,6 +58,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("schema.EXISTS", schema::EXISTS),
     ("settle.PATIENCE", settle::PATIENCE),
     ("reads.LOCKED", reads::LOCKED),
+    ("settle.BUSY", settle::BUSY),
     ("settle.UNFINISHED", settle::UNFINISHED),
     ("settle.SET_ASIDE", settle::SET_ASIDE),
     ("settle.JUDGE", settle::JUDGE),

@@ -16,6 +16,15 @@ use crate::store::{FanoutView, SettleReply, Settled, StoreError, Swept};
 /// Most fan-outs of each kind one sweep answers.
 const SWEEP_LIMIT: i64 = 100;
 
+/// Whether a fan-out has anything left to do. Settling is asked for once for every chunk that closes, of which all but
+/// the last find others open: that is answered by a reader, without a commit. It is safe because whoever asks has
+/// committed its own closing before, and a snapshot taken now sees all that is committed: of two that close the last
+/// two chunks at once, the one that committed later sees both closed and goes on to the writer. A closed chunk never
+/// opens again.
+pub(super) async fn busy(conn: &mut SqliteConnection, id: FanoutId) -> Answer<bool> {
+    Ok(query_scalar(sql::BUSY).bind(id.0).fetch_one(conn).await?)
+}
+
 /// Settles a fan-out if it is frozen and every chunk is closed. The writer runs one job at a time, so one caller gets it.
 pub(super) async fn settle(conn: &mut SqliteConnection, id: FanoutId) -> Answer<SettleReply> {
     let Some(row) = FanoutRow::read(conn, id).await? else { return Ok(SettleReply::NotOurs) };

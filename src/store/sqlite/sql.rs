@@ -99,6 +99,9 @@ statements! {
     VIEW = "SELECT id, event_id, event_type, match_id, kind, parent, class, state, occurred_ms, accepted_ms,
         deadline_ms, recipients, interrupted, settled_ms, settled FROM fanout WHERE id = ?1";
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR state = ?2) ORDER BY id DESC LIMIT ?3";
+    BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
+        OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
+        OR EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 0)";
     OPEN_CHUNK_LEFT = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state <> 2)";
     JUDGE_DEVICES = "UPDATE device SET state = CASE f.outcome WHEN 2 THEN 1 ELSE 2 END, state_ms = ?2,
         version = version + 1 FROM failure f

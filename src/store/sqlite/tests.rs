@@ -372,6 +372,15 @@ async fn sending(store: &SqliteStore, boot: BootId) -> FanoutId {
 }
 
 #[tokio::test]
+async fn settling_too_early_costs_no_commit() {
+    let (_directory, store) = fresh().await;
+    let fanout = sending(&store, BootId::fresh()).await;
+    let before = store.write_counts();
+    assert_eq!(store.settle(fanout).await.unwrap(), SettleReply::Open);
+    assert_eq!(store.write_counts(), before);
+}
+
+#[tokio::test]
 async fn what_a_dead_process_held_is_free_at_the_next_start_however_long_its_lease() {
     let (directory, store) = fresh().await;
     let fanout = sending(&store, BootId::fresh()).await;

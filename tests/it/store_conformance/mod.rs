@@ -124,6 +124,7 @@ on_every_engine! {
     flushing::counters_of_instances_are_absolute_and_merged,
     flushing::a_bitmap_of_another_length_is_corruption_and_writes_nothing,
     settling::exactly_one_of_eight_callers_settles,
+    settling::of_two_that_close_the_last_chunks_at_once_one_settles,
     settling::a_fanout_with_an_open_chunk_or_freeze_stays_open,
     settling::a_settled_tally_never_changes,
     settling::a_verdict_holds_only_for_the_version_it_was_found_on,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fanfare::domain::batch::Class;
 use fanfare::domain::outcome::Outcome::Delivered;
 use fanfare::store::postgres::{PostgresStore, STATEMENTS};
-use fanfare::store::{Store, StoreError};
+use fanfare::store::{SettleReply, Store, StoreError};
 use sqlx::{Connection, Executor, PgConnection};
 
 use super::world::*;
@@ -136,6 +136,23 @@ async fn a_row_locked_for_too_long_is_unavailable_and_not_a_fault_of_ours() {
     assert_eq!(counts(&store, id).await, (0, 0, 2), "readers do not wait");
     lock.rollback().await.unwrap();
     assert!(store.flush(delivered(&chunk)).await.unwrap()[0].closed);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn settling_too_early_neither_waits_for_the_row_nor_locks_it() {
+    let (database, store) = migrated(2).await;
+    let boot = instance(&store).await;
+    let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
+    let mut blocker = database.connection().await;
+    let mut lock = blocker.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM fanout FOR UPDATE").execute(&mut *lock).await.unwrap();
+    assert_eq!(store.settle(id).await.unwrap(), SettleReply::Open);
+    store.flush(delivered(&chunk)).await.unwrap();
+    let refused = store.settle(id).await;
+    assert!(matches!(&refused, Err(StoreError::Unavailable(text)) if text.contains("55P03")), "{refused:?}");
+    lock.rollback().await.unwrap();
+    assert!(matches!(store.settle(id).await.unwrap(), SettleReply::Settled(_)));
     store.close().await;
 }
 
