@@ -3,14 +3,16 @@
 //!
 //! No database future is ever dropped: a dropped `begin()` returns its connection inside an open transaction
 //! (transact-rs/sqlx#4393). Every method of an implementation therefore runs in a task of its own
-//! and the caller awaits the handle. A cancelled caller of [`Store::accept`], [`Store::take_freezes`],
-//! [`Store::freeze_step`] or [`Store::claim`] owns nothing afterwards: what it would have owned is handed back.
+//! and the caller, which may be cancelled, awaits the handle.
 //!
 //! [`StoreError::Unavailable`] can mean that the database did what was asked and its answer was lost. Every method may
-//! be called again then; chunks that a lost answer made this instance own are found by [`Store::owned`].
+//! be called again then. What an answer nobody received made this instance own is not lost for that: a freeze is taken
+//! again by [`Store::take_freezes`], a chunk is found by [`Store::owned`].
 
+mod damaged;
 mod detached;
 mod facts;
+mod import;
 pub mod postgres;
 pub mod records;
 pub mod sqlite;
@@ -19,7 +21,7 @@ use async_trait::async_trait;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
-use crate::domain::recipient::{Device, Follows, KindMask};
+use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use records::*;
 
@@ -58,6 +60,7 @@ pub trait Store: Send + Sync + 'static {
     /// Says this instance lives, for `lease_ms` from the database's now. Also frees what instances whose lease
     /// has expired held: their chunks become open with epoch + 1 and `unclean`, their fan-outs count `interrupted`;
     /// a chunk taken over `MAX_TAKEOVERS` times without progress is set aside; their freezes may be taken.
+    /// The answer lists what this instance owns then, whether it knows of it or not.
     /// An owner that never sent a heartbeat counts as lost: the first one goes before the first accept or claim.
     async fn heartbeat(&self, boot: BootId, lease_ms: i64) -> Result<Heartbeat, StoreError>;
 
@@ -92,7 +95,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now. The `maybe` of a
     /// chunk that was ever lost uncleanly is everyone without an outcome.
-    /// With `class_below` only chunks of a class more urgent than that.
+    /// With `more_urgent_than` only chunks of a more urgent class than that one.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Every chunk `boot` owns, with recipients looked up now, under the epoch it owns it: those in its hands, and
@@ -165,6 +168,3 @@ pub const DEAD_SHARE_LIMIT_PERCENT: u64 = 30;
 
 /// A fan-out with fewer judged devices than this is never taken for a leap.
 pub const DEAD_SHARE_MIN: u64 = 20;
-
-/// A wildcard mask for tests and tools: every type.
-pub const EVERY_KIND: KindMask = KindMask::ALL;

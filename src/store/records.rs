@@ -101,7 +101,7 @@ pub struct ClaimRequest {
 }
 
 /// The answer to a heartbeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Database time at the heartbeat, ms.
     pub now_ms: i64,

@@ -209,7 +209,8 @@ async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
 async fn without_redis_at_boot_each_serves_its_share_and_joins_when_redis_comes() {
     let mut redis = RedisServer::absent();
     let instances: Vec<Instance> = (0..2).map(|_| Instance::start(settings(Some(redis.url()), true), 4)).collect();
-    sleep(Duration::from_millis(1_500)).await;
+    // 3 s in which the others would not know of them, and 1.5 s to measure.
+    sleep(Duration::from_millis(4_500)).await;
     for instance in &instances {
         let now = instance.mode(Mode::Split).await;
         assert_eq!((now.share, now.reason.as_str()), (RATE / 4.0, "redis: refused"));

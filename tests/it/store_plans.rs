@@ -99,7 +99,6 @@ mod sqlite {
     }
 }
 
-// AT THE MERGE: take this one line out, once `fanfare::store::postgres` is there. Nothing else changes.
 mod postgres {
     use fanfare::store::Store;
     use fanfare::store::postgres::{PostgresStore, STATEMENTS};
@@ -155,5 +154,40 @@ mod postgres {
         // Every second follower wants the type: twice a page is read, and not a row more than that.
         assert!(rows("Rows Removed by Filter") <= PAGE, "{shown:#}");
         assert_eq!(rows("Heap Fetches"), 0, "{shown:#}");
+    }
+
+    /// The nodes of a plan that read something, as `<relation> by <index>`.
+    fn reads(plan: &Value, found: &mut Vec<String>) {
+        let text = |key: &str| plan[key].as_str().unwrap_or("nothing").to_owned();
+        if !plan["Index Name"].is_null() || text("Node Type").contains("Scan") {
+            found.push(format!("{} by {}", text("Relation Name"), text("Index Name")));
+        }
+        for below in plan["Plans"].as_array().into_iter().flatten() {
+            reads(below, found);
+        }
+    }
+
+    #[tokio::test]
+    async fn owned_chunks_are_found_by_the_index_of_the_owned_however_many_are_closed() {
+        let (_database, mut conn) = migrated().await;
+        let fill = "INSERT INTO chunk (fanout_id, chunk_no, n, class, rank, state, owner, done, ok, maybe)
+            SELECT f, c, 1, 0, 0, CASE WHEN c < $1 THEN 2 ELSE 1 END, $2, B'0', B'0', B'0'
+            FROM generate_series(1, 100) AS f, generate_series(1, 1000) AS c";
+        let owner = uuid::Uuid::new_v4();
+        sqlx::query(fill).bind(999).bind(owner).execute(&mut conn).await.unwrap();
+        conn.execute("VACUUM (ANALYZE) chunk").await.unwrap();
+        let explain = |name| AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) {}", named(STATEMENTS, name)));
+        let owned = sqlx::query(explain("claim.OWNED")).bind(owner);
+        let shown: Value = serde_json::from_str(owned.fetch_one(&mut conn).await.unwrap().get_unchecked(0)).unwrap();
+        let mut found = Vec::new();
+        reads(&shown[0]["Plan"], &mut found);
+        assert!(found.iter().any(|read| read == "chunk by chunk_owned"), "{shown:#}");
+
+        let busy = sqlx::query(explain("settle.BUSY")).bind(50_i64);
+        let shown: Value = serde_json::from_str(busy.fetch_one(&mut conn).await.unwrap().get_unchecked(0)).unwrap();
+        let mut found = Vec::new();
+        reads(&shown[0]["Plan"], &mut found);
+        assert_eq!(found[0], "chunk by chunk_owned", "what answers while it is sent is looked at first: {shown:#}");
+        assert!(found.iter().all(|read| !read.ends_with("nothing")), "no table is read as a whole: {shown:#}");
     }
 }

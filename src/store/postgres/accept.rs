@@ -1,7 +1,7 @@
 //! Owns the commit that a 202 stands for: an event and its fan-out, once per event id.
 //! Must never know: followers, or what happens after the commit.
 
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use super::fault::Fault;
 use crate::domain::batch::{FanoutJob, FanoutKind};
@@ -24,7 +24,7 @@ RETURNING id, accepted_ms";
 /// A statement of its own, so that its snapshot is taken after the winner's commit: the first one cannot see it.
 pub(super) const WINNER: &str = "SELECT content_hash, fanout_id FROM event WHERE event_id = $1";
 
-pub(super) async fn accept(pool: &PgPool, boot: BootId, new: &NewFanout) -> Result<Accepted, Fault> {
+pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanout) -> Result<Accepted, Fault> {
     let body = serde_json::to_string(&new.event)
         .map_err(|_| StoreError::Statement("accept: the event does not serialise".to_owned()))?;
     let event = &new.event;
@@ -39,11 +39,11 @@ pub(super) async fn accept(pool: &PgPool, boot: BootId, new: &NewFanout) -> Resu
         .bind(event.occurred_ms)
         .bind(new.deadline_ms)
         .bind(boot.0)
-        .fetch_optional(pool)
+        .fetch_optional(&mut *conn)
         .await?;
     match inserted {
         Some((id, accepted_ms)) => Ok(Accepted::New(first_freeze(FanoutId(id), accepted_ms, new))),
-        None => loser(pool, new).await,
+        None => loser(conn, new).await,
     }
 }
 
@@ -52,13 +52,13 @@ fn first_freeze(id: FanoutId, accepted_ms: i64, new: &NewFanout) -> FreezeJob {
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0 }
 }
 
-pub(super) async fn seen(pool: &PgPool, id: &EventId) -> Result<Option<(FanoutId, Vec<u8>)>, Fault> {
-    let row: Option<(Vec<u8>, i64)> = sqlx::query_as(WINNER).bind(id.as_str()).fetch_optional(pool).await?;
+pub(super) async fn seen(conn: &mut PgConnection, id: &EventId) -> Result<Option<(FanoutId, Vec<u8>)>, Fault> {
+    let row: Option<(Vec<u8>, i64)> = sqlx::query_as(WINNER).bind(id.as_str()).fetch_optional(&mut *conn).await?;
     Ok(row.map(|(hash, id)| (FanoutId(id), hash)))
 }
 
-async fn loser(pool: &PgPool, new: &NewFanout) -> Result<Accepted, Fault> {
-    match seen(pool, &new.event.id).await? {
+async fn loser(conn: &mut PgConnection, new: &NewFanout) -> Result<Accepted, Fault> {
+    match seen(conn, &new.event.id).await? {
         Some((id, hash)) if hash == new.content_hash => Ok(Accepted::Repeat(id)),
         Some((id, _)) => Ok(Accepted::Conflict(id)),
         // Its time to be kept ended between the two statements; the next try inserts.

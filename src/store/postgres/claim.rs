@@ -1,23 +1,25 @@
 //! Owns who gets a chunk, with its recipients as they are now, and how it is handed back.
 //! Must never know: how many chunks an instance should hold.
 
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use super::fault::{Fault, explain};
 use super::now_ms;
 use super::rows::ClaimedRow;
 use crate::domain::batch::ClaimedChunk;
 use crate::domain::ids::{BootId, ChunkRef};
+use crate::store::damaged::{LEFT_ALONE_MS, warn_of_chunks};
 use crate::store::{ClaimRequest, FreezeStep};
 
 /// The live ones among the devices of `i.keys`. A device that is gone has no element.
+/// Bitmaps of different length would end the statement for every chunk; one of them does not parse, later.
 macro_rules! with_recipients {
     ($head:literal) => {
         concat!(
             $head,
             "
 SELECT k.fanout_id, k.chunk_no, k.epoch, k.class, k.rank, k.n, k.done::text AS done,
-       (CASE WHEN k.unclean THEN k.maybe | ~k.done ELSE k.maybe END)::text AS maybe, i.keys,
+       (CASE WHEN k.unclean AND length(k.maybe) = length(k.done) THEN k.maybe | ~k.done ELSE k.maybe END)::text AS maybe, i.keys,
        d.live, d.tokens, d.fids, d.platforms, d.locales, d.versions
 FROM k
 JOIN chunk_ids i ON i.fanout_id = k.fanout_id AND i.chunk_no = k.chunk_no
@@ -64,38 +66,39 @@ UPDATE chunk k SET state = 0, owner = NULL, not_before_ms = $5
 FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
 WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch AND k.state = 1 AND k.owner = $1";
 
-/// How long a chunk that does not parse is left alone.
-const DAMAGED_FOR_MS: i64 = 10_000;
-
-pub(super) async fn claim(pool: &PgPool, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
+pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
         .bind(i64::from(request.want))
         .bind(request.more_urgent_than.map(|class| class.code()))
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
-    readable(pool, request.boot, rows).await
+    readable(conn, request.boot, rows).await
 }
 
-pub(super) async fn of_a_step(pool: &PgPool, step: &FreezeStep, end: i32) -> Result<Vec<ClaimedChunk>, Fault> {
+pub(super) async fn of_a_step(
+    conn: &mut PgConnection,
+    step: &FreezeStep,
+    end: i32,
+) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> = sqlx::query_as(OF_A_STEP)
         .bind(step.boot.0)
         .bind(step.fanout.0)
         .bind(step.first_chunk)
         .bind(end)
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
-    readable(pool, step.boot, rows).await
+    readable(conn, step.boot, rows).await
 }
 
-pub(super) async fn owned(pool: &PgPool, boot: BootId) -> Result<Vec<ClaimedChunk>, Fault> {
-    let rows: Vec<ClaimedRow> = sqlx::query_as(OWNED).bind(boot.0).fetch_all(pool).await?;
-    readable(pool, boot, rows).await
+pub(super) async fn owned(conn: &mut PgConnection, boot: BootId) -> Result<Vec<ClaimedChunk>, Fault> {
+    let rows: Vec<ClaimedRow> = sqlx::query_as(OWNED).bind(boot.0).fetch_all(&mut *conn).await?;
+    readable(conn, boot, rows).await
 }
 
 /// Chunks in their order (`RETURNING` promises none). One that does not parse is handed back for a while, so that it
 /// neither stays ours without anybody working on it nor keeps the others from being claimed; a newer build may read it.
-async fn readable(pool: &PgPool, boot: BootId, rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
+async fn readable(conn: &mut PgConnection, boot: BootId, rows: Vec<ClaimedRow>) -> Result<Vec<ClaimedChunk>, Fault> {
     let (mut chunks, mut damaged) = (Vec::new(), Vec::new());
     for row in rows {
         let hold = row.hold();
@@ -105,24 +108,17 @@ async fn readable(pool: &PgPool, boot: BootId, rows: Vec<ClaimedRow>) -> Result<
         }
     }
     chunks.sort_by_key(|c| (c.class, c.rank, c.chunk));
-    if let Some((hold, error)) = damaged.first() {
-        tracing::warn!(target: "fanfare::store", fanout_id = %hold.0.fanout, chunk = hold.0.no, %error,
-            damaged = damaged.len(), "a chunk that does not parse was handed back");
-        let until = now_ms(pool).await? + DAMAGED_FOR_MS;
+    if !damaged.is_empty() {
+        warn_of_chunks(&damaged);
+        let until = now_ms(conn).await? + LEFT_ALONE_MS;
         let holds: Vec<_> = damaged.iter().map(|(hold, _)| *hold).collect();
-        release(pool, boot, &holds, until).await?;
+        release(conn, boot, &holds, until).await?;
     }
     Ok(chunks)
 }
 
-/// Hands back what a caller that is gone would have held.
-pub(super) async fn give_back(pool: &PgPool, boot: BootId, chunks: Vec<ClaimedChunk>) -> Result<(), Fault> {
-    let holds: Vec<_> = chunks.iter().map(|c| (c.chunk, c.epoch)).collect();
-    release(pool, boot, &holds, 0).await
-}
-
 pub(super) async fn release(
-    pool: &PgPool,
+    conn: &mut PgConnection,
     boot: BootId,
     chunks: &[(ChunkRef, i32)],
     not_before_ms: i64,
@@ -136,7 +132,7 @@ pub(super) async fn release(
         .bind(numbers)
         .bind(epochs)
         .bind(not_before_ms)
-        .execute(pool)
+        .execute(&mut *conn)
         .await?;
     Ok(())
 }

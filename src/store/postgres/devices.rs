@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{FromRow, PgPool, Postgres, Transaction};
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::fault::Fault;
 use super::rows::{address, columns, parse_locale};
@@ -107,8 +107,8 @@ impl DeviceRow {
     }
 }
 
-pub(super) async fn put(pool: &PgPool, device: &Device) -> Result<PutDevice, Fault> {
-    let mut tx = pool.begin().await?;
+pub(super) async fn put(conn: &mut PgConnection, device: &Device) -> Result<PutDevice, Fault> {
+    let mut tx = conn.begin().await?;
     let held = rivals(&mut tx, device).await?;
     let (own, others): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|held| held.id == device.id.as_str());
     if !others.is_empty() {
@@ -116,10 +116,7 @@ pub(super) async fn put(pool: &PgPool, device: &Device) -> Result<PutDevice, Fau
     }
     let own = own.first();
     write(&mut tx, if own.is_some() { UPDATE } else { INSERT }, device).await?;
-    let revived = match own {
-        Some(own) => DeviceState::from_code(own.state)? != DeviceState::Live,
-        None => false,
-    };
+    let revived = own.is_some_and(|own| own.state != DeviceState::Live.code());
     if let Some(own) = own.filter(|_| revived) {
         sqlx::query(REVIVE).bind(own.device_key).execute(&mut *tx).await?;
     }
@@ -155,15 +152,15 @@ async fn write(tx: &mut Transaction<'_, Postgres>, sql: &'static str, device: &D
     Ok(())
 }
 
-pub(super) async fn get(pool: &PgPool, id: &DeviceId) -> Result<Option<DeviceView>, Fault> {
-    let row: Option<DeviceRow> = sqlx::query_as(DEVICE).bind(id.as_str()).fetch_optional(pool).await?;
+pub(super) async fn get(conn: &mut PgConnection, id: &DeviceId) -> Result<Option<DeviceView>, Fault> {
+    let row: Option<DeviceRow> = sqlx::query_as(DEVICE).bind(id.as_str()).fetch_optional(&mut *conn).await?;
     let Some(row) = row else { return Ok(None) };
-    let subjects = sqlx::query_as(FOLLOWS).bind(row.device_key).fetch_all(pool).await?;
+    let subjects = sqlx::query_as(FOLLOWS).bind(row.device_key).fetch_all(conn).await?;
     row.view(subjects).map(Some)
 }
 
-pub(super) async fn delete(pool: &PgPool, id: &DeviceId) -> Result<bool, Fault> {
-    let mut tx = pool.begin().await?;
+pub(super) async fn delete(conn: &mut PgConnection, id: &DeviceId) -> Result<bool, Fault> {
+    let mut tx = conn.begin().await?;
     let held: Option<Held> = sqlx::query_as(LOCK).bind(id.as_str()).fetch_optional(&mut *tx).await?;
     let Some(held) = held else { return Ok(false) };
     remove(&mut tx, vec![held.device_key]).await?;
@@ -171,10 +168,10 @@ pub(super) async fn delete(pool: &PgPool, id: &DeviceId) -> Result<bool, Fault> 
     Ok(true)
 }
 
-pub(super) async fn put_follows(pool: &PgPool, id: &DeviceId, follows: &Follows) -> Result<bool, Fault> {
+pub(super) async fn put_follows(conn: &mut PgConnection, id: &DeviceId, follows: &Follows) -> Result<bool, Fault> {
     let wanted: BTreeMap<&str, i64> = follows.subjects.iter().map(|(s, mask)| (s.as_str(), mask.0)).collect();
     let (subjects, masks): (Vec<&str>, Vec<i64>) = wanted.into_iter().unzip();
-    let mut tx = pool.begin().await?;
+    let mut tx = conn.begin().await?;
     let held: Option<Held> = sqlx::query_as(LOCK).bind(id.as_str()).fetch_optional(&mut *tx).await?;
     let Some(held) = held else { return Ok(false) };
     sqlx::query(MUTE).bind(held.device_key).bind(follows.muted.0).execute(&mut *tx).await?;

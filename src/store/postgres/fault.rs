@@ -1,7 +1,5 @@
-//! Owns what an error of Postgres means to a caller, and which of them are tried again at once.
+//! Owns what an error of Postgres means to a caller, and which of them are worth another try at once.
 //! Must never know: statements.
-
-use std::future::Future;
 
 use sqlx::error::DatabaseError;
 
@@ -59,31 +57,9 @@ pub(super) fn count<T: TryFrom<i64>>(what: &str, n: i64) -> Result<T, Fault> {
     T::try_from(n).map_err(|_| corrupt(format!("{what} is {n}")))
 }
 
-/// Tries of one operation: the first and two more, for faults that are over by themselves.
-const TRIES: u32 = 3;
-
-/// Runs an operation, again at once when it lost a race against another transaction, and names it in its error.
-pub(super) async fn retrying<T, F, Fut>(operation: &'static str, mut call: F) -> Result<T, StoreError>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<T, Fault>>,
-{
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match call().await {
-            Ok(value) => return Ok(value),
-            Err(fault) if tries < TRIES && lost_a_race(&fault) => {
-                tracing::debug!(target: "fanfare::store", operation, tries, "lost a race, trying again");
-            }
-            Err(fault) => return Err(explain(operation, fault)),
-        }
-    }
-}
-
 /// Serialisation failure and deadlock; and a unique violation, which only a concurrent insert can bring about:
 /// every statement of ours has looked before it inserts, or inserts `ON CONFLICT`.
-fn lost_a_race(fault: &Fault) -> bool {
+pub(super) fn lost_a_race(fault: &Fault) -> bool {
     let Fault::Database(sqlx::Error::Database(e)) = fault else { return false };
     matches!(e.code().as_deref(), Some("40001" | "40P01" | "23505"))
 }

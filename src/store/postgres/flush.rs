@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{FromRow, PgPool};
+use sqlx::{FromRow, PgConnection};
 
 use super::fault::Fault;
 use super::rows::{chunk_ref, length};
@@ -77,14 +77,14 @@ impl AckRow {
     }
 }
 
-pub(super) async fn flush(pool: &PgPool, batch: &FlushBatch) -> Result<Vec<ChunkAck>, Fault> {
+pub(super) async fn flush(conn: &mut PgConnection, batch: &FlushBatch) -> Result<Vec<ChunkAck>, Fault> {
     if batch.chunks.is_empty() && batch.failures.is_empty() {
         return Ok(Vec::new());
     }
     let chunks = ChunkArrays::of(&batch.chunks);
     let failures = FailureArrays::of(batch)?;
     let query = failures.bind(chunks.bind(sqlx::query_as(FLUSH)));
-    let rows: Vec<AckRow> = query.fetch_all(pool).await?;
+    let rows: Vec<AckRow> = query.fetch_all(conn).await?;
     let found = rows.into_iter().map(|row| row.parse().map(|ack| (ack.chunk, ack)));
     let mut found = found.collect::<Result<BTreeMap<ChunkRef, ChunkAck>, Fault>>()?;
     Ok(batch.chunks.iter().map(|c| found.remove(&c.chunk).unwrap_or_else(|| unknown(c))).collect())
@@ -95,14 +95,18 @@ fn unknown(flush: &ChunkFlush) -> ChunkAck {
     ChunkAck { chunk: flush.chunk, epoch: flush.epoch, owned: false, closed: false, done: flush.done.clone() }
 }
 
-pub(super) async fn put_parts(pool: &PgPool, boot: BootId, parts: &[(FanoutId, PartCounters)]) -> Result<(), Fault> {
+pub(super) async fn put_parts(
+    conn: &mut PgConnection,
+    boot: BootId,
+    parts: &[(FanoutId, PartCounters)],
+) -> Result<(), Fault> {
     let refuse = |_| StoreError::Statement("put_parts: counters do not serialise".to_owned());
     let mut latest = BTreeMap::new();
     for (fanout, counters) in parts {
         latest.insert(fanout.0, serde_json::to_string(counters).map_err(refuse)?);
     }
     let (fanouts, texts): (Vec<i64>, Vec<String>) = latest.into_iter().unzip();
-    sqlx::query(PUT_PARTS).bind(boot.0).bind(fanouts).bind(texts).execute(pool).await?;
+    sqlx::query(PUT_PARTS).bind(boot.0).bind(fanouts).bind(texts).execute(conn).await?;
     Ok(())
 }
 

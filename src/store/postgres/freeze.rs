@@ -1,33 +1,39 @@
 //! Owns the freeze: who may do it, pages of followers, and the step that fixes them into chunks.
 //! Must never know: how pages of several subjects are merged.
 
-use sqlx::PgPool;
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
 
 use super::claim;
-use super::fault::{Fault, count};
+use super::fault::{Fault, count, explain};
 use super::rows::FreezeRow;
 use crate::domain::batch::ClaimedChunk;
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::damaged::warn_of_fanouts;
 use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, HANDOVER_MS, StoreError};
 
+/// Freezes of nobody alive, and own ones that are not running (`$4`) although their hand-over is long past; none of `$5`.
+pub(super) const FREE: &str = "
+SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.freeze_epoch, f.freeze_cursor, f.freeze_chunks
+FROM fanout f JOIN event e ON e.event_id = f.event_id
+WHERE f.settled_ms IS NULL AND f.state = 0 AND f.id <> ALL($5)
+  AND (NOT EXISTS (SELECT 1 FROM instance i
+                   WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())
+       OR (f.freeze_owner = $1 AND f.accepted_ms <= fanfare_now_ms() - $3 AND f.id <> ALL($4)))
+ORDER BY f.class, f.id LIMIT $2";
+
+/// Whoever takes a freeze moves its epoch, so of several that saw it free one gets it. The owner may have come back to
+/// life and moved on meanwhile: where the freeze stands is read here, under the lock.
 pub(super) const TAKE: &str = "
 WITH free AS (
-    SELECT id FROM fanout f
-    WHERE f.settled_ms IS NULL AND f.state = 0
-      AND (NOT EXISTS (SELECT 1 FROM instance i
-                       WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())
-           OR (f.freeze_owner = $1 AND f.accepted_ms <= fanfare_now_ms() - $3 AND f.id <> ALL($4)))
-    ORDER BY f.class, f.id LIMIT $2 FOR UPDATE SKIP LOCKED)
+    SELECT f.id FROM fanout f JOIN unnest($2::bigint[], $3::int[]) AS x(id, epoch) ON f.id = x.id
+    WHERE f.freeze_epoch = x.epoch AND f.state = 0
+    ORDER BY f.id FOR UPDATE OF f SKIP LOCKED)
 UPDATE fanout f SET freeze_owner = $1, freeze_epoch = f.freeze_epoch + 1
-FROM free, event e
-WHERE f.id = free.id AND e.event_id = f.event_id
-RETURNING f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.freeze_epoch, f.freeze_cursor, f.freeze_chunks";
-
-pub(super) const GIVE_BACK: &str = "
-UPDATE fanout f SET freeze_owner = NULL
-FROM unnest($2::bigint[], $3::int[]) AS x(id, epoch)
-WHERE f.id = x.id AND f.freeze_epoch = x.epoch AND f.freeze_owner = $1 AND f.state = 0";
+FROM free WHERE f.id = free.id
+RETURNING f.id, f.freeze_epoch, f.freeze_cursor, f.freeze_chunks";
 
 /// The primary key in its order, `kinds` included: an index-only range.
 pub(super) const FOLLOWERS: &str = "
@@ -70,45 +76,83 @@ SELECT EXISTS (
     WHERE id = $1 AND freeze_owner = $2 AND freeze_epoch = $3 AND freeze_cursor = $4 AND freeze_chunks = $5
       AND (state <> 0) = $6 AND state <> 3)";
 
-/// Those of nobody alive, and own ones that are not `running` although their hand-over is long past.
+/// One whose event does not parse is not taken, and takes no other's place: it is looked at again next time.
 pub(super) async fn take(
-    pool: &PgPool,
+    conn: &mut PgConnection,
     boot: BootId,
     running: &[FanoutId],
     limit: u32,
 ) -> Result<Vec<FreezeJob>, Fault> {
-    let running: Vec<i64> = running.iter().map(|id| id.0).collect();
-    let rows: Vec<FreezeRow> = sqlx::query_as(TAKE)
-        .bind(boot.0)
-        .bind(i64::from(limit))
-        .bind(HANDOVER_MS)
-        .bind(running)
-        .fetch_all(pool)
-        .await?;
-    let mut jobs = rows.into_iter().map(FreezeRow::parse).collect::<Result<Vec<_>, _>>()?;
-    jobs.sort_by_key(|job| (job.job.class, job.job.id));
+    let (mut jobs, mut seen, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        let left = i64::from(limit) - jobs.len() as i64;
+        let rows = free(conn, boot, [running, &seen], left).await?;
+        seen.extend(rows.iter().map(FreezeRow::fanout));
+        let (readable, unreadable) = sort_out(rows);
+        let all_readable = unreadable.is_empty();
+        damaged.extend(unreadable);
+        jobs.extend(lease(conn, boot, readable).await?);
+        if all_readable {
+            break;
+        }
+    }
+    warn_of_fanouts("take_freezes", &damaged);
+    jobs.sort_by_key(|job: &FreezeJob| (job.job.class, job.job.id));
     Ok(jobs)
 }
 
-/// Hands freezes back that nobody here works on; whoever looks for freezes next takes them.
-pub(super) async fn give_back(pool: &PgPool, boot: BootId, jobs: Vec<FreezeJob>) -> Result<(), Fault> {
-    let (ids, epochs): (Vec<i64>, Vec<i32>) = jobs.iter().map(|job| (job.job.id.0, job.epoch)).unzip();
-    sqlx::query(GIVE_BACK).bind(boot.0).bind(ids).bind(epochs).execute(pool).await?;
-    Ok(())
+async fn free(
+    conn: &mut PgConnection,
+    boot: BootId,
+    [running, seen]: [&[FanoutId]; 2],
+    limit: i64,
+) -> Result<Vec<FreezeRow>, Fault> {
+    let ids = |fanouts: &[FanoutId]| fanouts.iter().map(|id| id.0).collect::<Vec<_>>();
+    let query = sqlx::query_as(FREE).bind(boot.0).bind(limit).bind(HANDOVER_MS).bind(ids(running)).bind(ids(seen));
+    Ok(query.fetch_all(conn).await?)
 }
 
-pub(super) async fn follower_page(pool: &PgPool, page: &FollowerPage) -> Result<Vec<DeviceKey>, Fault> {
+fn sort_out(rows: Vec<FreezeRow>) -> (Vec<FreezeJob>, Vec<(FanoutId, StoreError)>) {
+    let (mut readable, mut damaged) = (Vec::new(), Vec::new());
+    for row in rows {
+        let id = row.fanout();
+        match row.parse() {
+            Ok(job) => readable.push(job),
+            Err(fault) => damaged.push((id, explain("take_freezes", fault))),
+        }
+    }
+    (readable, damaged)
+}
+
+/// Those of `free` that are still free, as they stand.
+async fn lease(conn: &mut PgConnection, boot: BootId, free: Vec<FreezeJob>) -> Result<Vec<FreezeJob>, Fault> {
+    if free.is_empty() {
+        return Ok(free);
+    }
+    let (ids, epochs): (Vec<i64>, Vec<i32>) = free.iter().map(|job| (job.job.id.0, job.epoch)).unzip();
+    let taken: Vec<(i64, i32, i64, i32)> =
+        sqlx::query_as(TAKE).bind(boot.0).bind(ids).bind(epochs).fetch_all(conn).await?;
+    let mut taken: HashMap<i64, _> =
+        taken.into_iter().map(|(id, epoch, cursor, chunks)| (id, (epoch, cursor, chunks))).collect();
+    let ours = free.into_iter().filter_map(|free| {
+        let (epoch, cursor, next_chunk) = taken.remove(&free.job.id.0)?;
+        Some(FreezeJob { epoch, cursor: DeviceKey(cursor), next_chunk, ..free })
+    });
+    Ok(ours.collect())
+}
+
+pub(super) async fn follower_page(conn: &mut PgConnection, page: &FollowerPage) -> Result<Vec<DeviceKey>, Fault> {
     let keys: Vec<i64> = sqlx::query_scalar(FOLLOWERS)
         .bind(&page.subject)
         .bind(page.after.0)
         .bind(page.kinds.0)
         .bind(i64::from(page.limit))
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
     Ok(keys.into_iter().map(DeviceKey).collect())
 }
 
-pub(super) async fn step(pool: &PgPool, step: &FreezeStep) -> Result<FreezeReply, Fault> {
+pub(super) async fn step(conn: &mut PgConnection, step: &FreezeStep) -> Result<FreezeReply, Fault> {
     let arrays = Arrays::of(step)?;
     let written: i64 = sqlx::query_scalar(STEP)
         .bind(step.fanout.0)
@@ -124,15 +168,15 @@ pub(super) async fn step(pool: &PgPool, step: &FreezeStep) -> Result<FreezeReply
         .bind(&arrays.claimed)
         .bind(step.last)
         .bind(step.first_chunk)
-        .fetch_one(pool)
+        .fetch_one(&mut *conn)
         .await?;
-    if written == 0 && !stands(pool, step, &arrays).await? {
+    if written == 0 && !stands(conn, step, &arrays).await? {
         return Ok(FreezeReply::Lost);
     }
-    Ok(FreezeReply::Written(claimed(pool, step).await?))
+    Ok(FreezeReply::Written(claimed(conn, step).await?))
 }
 
-async fn stands(pool: &PgPool, step: &FreezeStep, arrays: &Arrays) -> Result<bool, Fault> {
+async fn stands(conn: &mut PgConnection, step: &FreezeStep, arrays: &Arrays) -> Result<bool, Fault> {
     let chunks: i32 = count("number of chunks", i64::from(step.first_chunk) + arrays.numbers.len() as i64)?;
     let stands = sqlx::query_scalar(STANDS)
         .bind(step.fanout.0)
@@ -141,18 +185,18 @@ async fn stands(pool: &PgPool, step: &FreezeStep, arrays: &Arrays) -> Result<boo
         .bind(arrays.cursor)
         .bind(chunks)
         .bind(step.last)
-        .fetch_one(pool)
+        .fetch_one(&mut *conn)
         .await?;
     Ok(stands)
 }
 
-async fn claimed(pool: &PgPool, step: &FreezeStep) -> Result<Vec<ClaimedChunk>, Fault> {
+async fn claimed(conn: &mut PgConnection, step: &FreezeStep) -> Result<Vec<ClaimedChunk>, Fault> {
     if step.claim_first == 0 || step.chunks.is_empty() {
         return Ok(Vec::new());
     }
     let first = i64::from(step.first_chunk);
     let end: i32 = count("chunk number", first + step.claim_first.min(step.chunks.len()) as i64)?;
-    claim::of_a_step(pool, step, end).await
+    claim::of_a_step(conn, step, end).await
 }
 
 /// The chunks of a step as parallel arrays.

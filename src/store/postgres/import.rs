@@ -3,16 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use sqlx::{FromRow, PgPool, Postgres, Transaction};
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::devices::remove;
 use super::fault::Fault;
 use super::rows::{address, columns};
 use crate::domain::recipient::{Address, DeviceState};
-use crate::store::{ImportReject, ImportRow, Imported, StoreError};
-
-/// Rows of one batch: one transaction must not hold locks for long.
-const MAX_ROWS: usize = 1000;
+use crate::store::import::{latest, refusal};
+use crate::store::{ImportRow, Imported};
 
 pub(super) const LOCK: &str = "
 SELECT device_key, id, token, fid, state FROM device
@@ -64,51 +62,24 @@ struct Held {
     state: i16,
 }
 
-pub(super) async fn import(pool: &PgPool, rows: &[ImportRow]) -> Result<Imported, Fault> {
-    if rows.len() > MAX_ROWS {
-        return Err(StoreError::Statement(format!("import: at most {MAX_ROWS} rows a batch")).into());
-    }
-    let latest = latest(rows);
-    let mut tx = pool.begin().await?;
+pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow]) -> Result<Imported, Fault> {
+    let latest = latest(rows)?;
+    let mut tx = conn.begin().await?;
     let held = lock(&mut tx, &latest).await?;
-    let states = states(&held)?;
-    let (taken, dead): (Vec<&ImportRow>, Vec<&ImportRow>) =
-        latest.into_iter().partition(|row| states.get(row.id().as_str()).is_none_or(|s| *s == DeviceState::Live));
+    let states = states(&held);
+    let (mut taken, mut rejected) = (Vec::with_capacity(latest.len()), Vec::new());
+    for row in latest {
+        match states.get(row.id().as_str()).and_then(|state| refusal(row, *state)) {
+            Some(refused) => rejected.push(refused),
+            None => taken.push(row),
+        }
+    }
     remove(&mut tx, rivals(&held, &taken)?).await?;
     let keys = write(&mut tx, &taken).await?;
     write_follows(&mut tx, &taken, &keys).await?;
     tx.commit().await?;
     let updated = taken.iter().filter(|row| states.contains_key(row.id().as_str())).count();
-    Ok(Imported {
-        imported: (taken.len() - updated) as u64,
-        updated: updated as u64,
-        rejected: dead.into_iter().map(|row| reject(row, states[row.id().as_str()])).collect(),
-    })
-}
-
-/// The last row of each id and of each address, in the order of the lines.
-fn latest(rows: &[ImportRow]) -> Vec<&ImportRow> {
-    let (mut ids, mut addresses) = (HashSet::new(), HashSet::new());
-    let mut latest: Vec<&ImportRow> = rows
-        .iter()
-        .rev()
-        .filter(|row| {
-            let fresh = !ids.contains(row.id()) && !addresses.contains(&row.device.address);
-            if fresh {
-                ids.insert(row.id());
-                addresses.insert(&row.device.address);
-            }
-            fresh
-        })
-        .collect();
-    latest.reverse();
-    latest
-}
-
-fn reject(row: &ImportRow, state: DeviceState) -> ImportReject {
-    let reason =
-        format!("device {} is {state}: the app must register it again, an import does not revive it", row.id());
-    ImportReject { line: row.line, code: state.as_str(), reason }
+    Ok(Imported { imported: (taken.len() - updated) as u64, updated: updated as u64, rejected })
 }
 
 async fn lock(tx: &mut Transaction<'_, Postgres>, rows: &[&ImportRow]) -> Result<Vec<Held>, Fault> {
@@ -118,8 +89,9 @@ async fn lock(tx: &mut Transaction<'_, Postgres>, rows: &[&ImportRow]) -> Result
     Ok(query.fetch_all(&mut **tx).await?)
 }
 
-fn states(held: &[Held]) -> Result<HashMap<String, DeviceState>, Fault> {
-    held.iter().map(|row| Ok((row.id.clone(), DeviceState::from_code(row.state)?))).collect()
+/// What is known of the devices that are there; `None` for a state this build does not know.
+fn states(held: &[Held]) -> HashMap<&str, Option<DeviceState>> {
+    held.iter().map(|row| (row.id.as_str(), DeviceState::from_code(row.state).ok())).collect()
 }
 
 /// Devices outside the batch whose address goes to a device of the batch.

@@ -1,7 +1,7 @@
 //! Owns the leases: heartbeats, what is taken from an instance whose lease has expired, and orderly leaving.
 //! Must never know: what an instance does with its chunks.
 
-use sqlx::PgPool;
+use sqlx::{Connection, PgConnection};
 
 use super::fault::{Fault, count, explain};
 use crate::domain::ids::BootId;
@@ -64,10 +64,10 @@ freezes AS (UPDATE fanout SET freeze_owner = NULL
             WHERE settled_ms IS NULL AND state = 0 AND freeze_owner = $1)
 DELETE FROM instance WHERE boot_id = $1";
 
-pub(super) async fn heartbeat(pool: &PgPool, boot: BootId, lease_ms: i64) -> Result<Heartbeat, Fault> {
-    let now_ms: i64 = sqlx::query_scalar(BEAT).bind(boot.0).bind(lease_ms).fetch_one(pool).await?;
-    let (live, lost): (i64, bool) = sqlx::query_as(LOOK).bind(now_ms).fetch_one(pool).await?;
-    let (freed, set_aside) = if lost { free_or_warn(pool, now_ms).await } else { (0, 0) };
+pub(super) async fn heartbeat(conn: &mut PgConnection, boot: BootId, lease_ms: i64) -> Result<Heartbeat, Fault> {
+    let now_ms: i64 = sqlx::query_scalar(BEAT).bind(boot.0).bind(lease_ms).fetch_one(&mut *conn).await?;
+    let (live, lost): (i64, bool) = sqlx::query_as(LOOK).bind(now_ms).fetch_one(&mut *conn).await?;
+    let (freed, set_aside) = if lost { free_or_warn(conn, now_ms).await } else { (0, 0) };
     Ok(Heartbeat {
         now_ms,
         live_instances: count("live instances", live)?,
@@ -78,8 +78,8 @@ pub(super) async fn heartbeat(pool: &PgPool, boot: BootId, lease_ms: i64) -> Res
 
 /// The lease is renewed already, and an instance that lives must not stop because another one cannot be buried:
 /// the next heartbeat, of whichever instance, tries again.
-async fn free_or_warn(pool: &PgPool, now_ms: i64) -> (i64, i64) {
-    match free(pool, now_ms).await {
+async fn free_or_warn(conn: &mut PgConnection, now_ms: i64) -> (i64, i64) {
+    match free(conn, now_ms).await {
         Ok(counts) => counts,
         Err(fault) => {
             let error = explain("takeover", fault);
@@ -89,8 +89,8 @@ async fn free_or_warn(pool: &PgPool, now_ms: i64) -> (i64, i64) {
     }
 }
 
-async fn free(pool: &PgPool, now_ms: i64) -> Result<(i64, i64), Fault> {
-    let mut tx = pool.begin().await?;
+async fn free(conn: &mut PgConnection, now_ms: i64) -> Result<(i64, i64), Fault> {
+    let mut tx = conn.begin().await?;
     let alone: bool = sqlx::query_scalar(ALONE).fetch_one(&mut *tx).await?;
     if !alone {
         return Ok((0, 0));
@@ -101,7 +101,7 @@ async fn free(pool: &PgPool, now_ms: i64) -> Result<(i64, i64), Fault> {
     Ok(counts)
 }
 
-pub(super) async fn leave(pool: &PgPool, boot: BootId) -> Result<(), Fault> {
-    sqlx::query(LEAVE).bind(boot.0).execute(pool).await?;
+pub(super) async fn leave(conn: &mut PgConnection, boot: BootId) -> Result<(), Fault> {
+    sqlx::query(LEAVE).bind(boot.0).execute(&mut *conn).await?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! Must never know: HTTP, sending, or SQLite.
 
 mod accept;
+mod call;
 mod claim;
 mod devices;
 mod fault;
@@ -17,14 +18,16 @@ mod settle;
 mod statements;
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use secrecy::SecretString;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
-use self::fault::{Fault, explain, retrying};
-use super::detached::{detached, detached_or};
+use self::call::Lane;
+use self::fault::{Fault, explain};
+use super::detached::detached;
 use super::records::{
     Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
     Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
@@ -40,22 +43,31 @@ pub use statements::STATEMENTS;
 pub struct PostgresStore {
     options: PgConnectOptions,
     /// For everything but facts.
-    main: PgPool,
+    main: Lane,
     /// For facts and heartbeats: a lease or an outcome must not wait behind reads and accepts.
-    facts: PgPool,
+    facts: Lane,
 }
 
 impl PostgresStore {
-    /// Prepares both pools without connecting, so that a service starts while its database is away;
-    /// [`Store::ready`] tells. Two connections more than `max_connections` are used, for facts.
+    /// Prepares both pools; the first call connects, and [`Store::ready`] is the one that tells whether all is well.
+    /// Two connections more than `max_connections` are used, for facts.
     ///
     /// # Errors
     /// [`StoreError::Statement`] when the URL does not parse; the text holds nothing of it.
     pub fn connect(url: &SecretString, max_connections: u32) -> Result<Self, StoreError> {
         let options = pool::options(url)?;
-        let main = pool::main(options.clone(), max_connections);
-        let facts = pool::facts(options.clone());
+        let main = Lane { pool: pool::main(options.clone(), max_connections), limit: call::LIMIT };
+        let facts = Lane { pool: pool::facts(options.clone()), limit: call::LIMIT };
         Ok(Self { options, main, facts })
+    }
+
+    /// Sets how long a call may take once it has a connection, instead of 12 s. A settle may take a minute more, and a
+    /// migration as long as it takes.
+    #[must_use]
+    pub fn limited_to(mut self, limit: Duration) -> Self {
+        self.main.limit = limit;
+        self.facts.limit = limit;
+        self
     }
 }
 
@@ -66,28 +78,11 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
-/// One call on one pool: a task of its own, tried again when it lost a race, named in its error.
+/// One call on one pool within a limit, in a task of its own.
 macro_rules! on {
-    ($pool:expr, $operation:literal, |$p:ident| $call:expr) => {{
-        let $p = $pool.clone();
-        detached(async move { retrying($operation, || $call).await }).await
-    }};
-}
-
-/// As `on`, and when the caller is gone by then, what the answer would have made it own is handed back.
-macro_rules! on_or {
-    ($pool:expr, $operation:literal, |$p:ident| $call:expr, |$value:ident| $back:expr) => {{
-        let ($p, back) = ($pool.clone(), $pool.clone());
-        let work = async move { retrying($operation, || $call).await };
-        let give_back = move |$value| async move {
-            let $p = back;
-            if let Err(fault) = $back.await {
-                let error = explain($operation, fault);
-                tracing::warn!(target: "fanfare::store", operation = $operation, %error, "could not hand back");
-            }
-        };
-        detached_or(work, give_back).await
-    }};
+    ($lane:expr, $operation:literal, |$conn:ident| $call:expr) => {
+        detached($lane.clone().call($operation, async move |$conn: &mut PgConnection| $call.await)).await
+    };
 }
 
 #[async_trait]
@@ -97,34 +92,32 @@ impl Store for PostgresStore {
     }
 
     async fn migrate(&self) -> Result<u32, StoreError> {
-        on!(self.options, "migrate", |options| schema::migrate(&options))
+        let options = self.options.clone();
+        detached(async move { schema::migrate(&options).await.map_err(|fault| explain("migrate", fault)) }).await
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
-        on!(self.main, "ready", |pool| schema::check(&pool))
+        on!(self.main, "ready", |conn| schema::check(conn))
     }
 
     async fn now_ms(&self) -> Result<i64, StoreError> {
-        on!(self.main, "now_ms", |pool| now_ms(&pool))
+        on!(self.main, "now_ms", |conn| now_ms(conn))
     }
 
     async fn heartbeat(&self, boot: BootId, lease_ms: i64) -> Result<Heartbeat, StoreError> {
-        on!(self.facts, "heartbeat", |pool| instance::heartbeat(&pool, boot, lease_ms))
+        on!(self.facts, "heartbeat", |conn| instance::heartbeat(conn, boot, lease_ms))
     }
 
     async fn leave(&self, boot: BootId) -> Result<(), StoreError> {
-        on!(self.facts, "leave", |pool| instance::leave(&pool, boot))
+        on!(self.facts, "leave", |conn| instance::leave(conn, boot))
     }
 
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
-        on_or!(self.main, "accept", |pool| accept::accept(&pool, boot, &new), |reply| {
-            let jobs = if let Accepted::New(job) = reply { vec![job] } else { Vec::new() };
-            freeze::give_back(&pool, boot, jobs)
-        })
+        on!(self.main, "accept", |conn| accept::accept(conn, boot, &new))
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
-        on!(self.main, "seen", |pool| accept::seen(&pool, &id))
+        on!(self.main, "seen", |conn| accept::seen(conn, &id))
     }
 
     async fn take_freezes(
@@ -133,101 +126,93 @@ impl Store for PostgresStore {
         running: Vec<FanoutId>,
         limit: u32,
     ) -> Result<Vec<FreezeJob>, StoreError> {
-        on_or!(self.main, "take_freezes", |pool| freeze::take(&pool, boot, &running, limit), |jobs| {
-            freeze::give_back(&pool, boot, jobs)
-        })
+        on!(self.main, "take_freezes", |conn| freeze::take(conn, boot, &running, limit))
     }
 
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError> {
-        on!(self.main, "follower_page", |pool| freeze::follower_page(&pool, &page))
+        on!(self.main, "follower_page", |conn| freeze::follower_page(conn, &page))
     }
 
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
-        let boot = step.boot;
-        on_or!(self.main, "freeze_step", |pool| freeze::step(&pool, &step), |reply| {
-            let chunks = if let FreezeReply::Written(chunks) = reply { chunks } else { Vec::new() };
-            claim::give_back(&pool, boot, chunks)
-        })
+        on!(self.main, "freeze_step", |conn| freeze::step(conn, &step))
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
-        on_or!(self.main, "claim", |pool| claim::claim(&pool, request), |chunks| {
-            claim::give_back(&pool, request.boot, chunks)
-        })
+        on!(self.main, "claim", |conn| claim::claim(conn, request))
     }
 
     async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {
-        on!(self.main, "owned", |pool| claim::owned(&pool, boot))
+        on!(self.main, "owned", |conn| claim::owned(conn, boot))
     }
 
     async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError> {
-        on!(self.facts, "release", |pool| claim::release(&pool, boot, &chunks, not_before_ms))
+        on!(self.facts, "release", |conn| claim::release(conn, boot, &chunks, not_before_ms))
     }
 
     async fn job(&self, id: FanoutId) -> Result<Option<FanoutJob>, StoreError> {
-        on!(self.main, "job", |pool| reads::job(&pool, id))
+        on!(self.main, "job", |conn| reads::job(conn, id))
     }
 
     async fn flush(&self, batch: FlushBatch) -> Result<Vec<ChunkAck>, StoreError> {
-        on!(self.facts, "flush", |pool| flush::flush(&pool, &batch))
+        on!(self.facts, "flush", |conn| flush::flush(conn, &batch))
     }
 
     async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError> {
-        on!(self.facts, "put_parts", |pool| flush::put_parts(&pool, boot, &parts))
+        on!(self.facts, "put_parts", |conn| flush::put_parts(conn, boot, &parts))
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {
-        on!(self.main, "settle", |pool| settle::settle(&pool, id))
+        on!(self.main.longer_by(settle::JUDGING), "settle", |conn| settle::settle(conn, id))
     }
 
     async fn mark_reported(&self, id: FanoutId) -> Result<(), StoreError> {
-        on!(self.main, "mark_reported", |pool| reads::mark_reported(&pool, id))
+        on!(self.main, "mark_reported", |conn| reads::mark_reported(conn, id))
     }
 
     async fn sweep(&self, older_than_ms: i64) -> Result<Swept, StoreError> {
-        on!(self.main, "sweep", |pool| reads::sweep(&pool, older_than_ms))
+        on!(self.main, "sweep", |conn| reads::sweep(conn, older_than_ms))
     }
 
     async fn fanout(&self, id: FanoutId) -> Result<Option<FanoutView>, StoreError> {
-        on!(self.main, "fanout", |pool| reads::fanout(&pool, id))
+        on!(self.main, "fanout", |conn| reads::fanout(conn, id))
     }
 
     async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError> {
-        on!(self.main, "fanouts", |pool| reads::fanouts(&pool, query))
+        on!(self.main, "fanouts", |conn| reads::fanouts(conn, query))
     }
 
     async fn backlog(&self) -> Result<u64, StoreError> {
-        on!(self.main, "backlog", |pool| reads::backlog(&pool))
+        on!(self.main, "backlog", |conn| reads::backlog(conn))
     }
 
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {
-        on!(self.main, "put_device", |pool| devices::put(&pool, &device))
+        on!(self.main, "put_device", |conn| devices::put(conn, &device))
     }
 
     async fn device(&self, id: DeviceId) -> Result<Option<DeviceView>, StoreError> {
-        on!(self.main, "device", |pool| devices::get(&pool, &id))
+        on!(self.main, "device", |conn| devices::get(conn, &id))
     }
 
     async fn delete_device(&self, id: DeviceId) -> Result<bool, StoreError> {
-        on!(self.main, "delete_device", |pool| devices::delete(&pool, &id))
+        on!(self.main, "delete_device", |conn| devices::delete(conn, &id))
     }
 
     async fn put_follows(&self, id: DeviceId, follows: Follows) -> Result<bool, StoreError> {
-        on!(self.main, "put_follows", |pool| devices::put_follows(&pool, &id, &follows))
+        on!(self.main, "put_follows", |conn| devices::put_follows(conn, &id, &follows))
     }
 
     async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError> {
-        on!(self.main, "import", |pool| import::import(&pool, &rows))
+        on!(self.main, "import", |conn| import::import(conn, &rows))
     }
 
     async fn close(&self) {
-        self.main.close().await;
-        self.facts.close().await;
+        self.main.pool.close().await;
+        self.facts.pool.close().await;
     }
 }
 
 const NOW: &str = "SELECT fanfare_now_ms()";
 
-async fn now_ms(pool: &PgPool) -> Result<i64, Fault> {
-    Ok(sqlx::query_scalar(NOW).fetch_one(pool).await?)
+async fn now_ms(conn: &mut PgConnection) -> Result<i64, Fault> {
+    Ok(sqlx::query_scalar(NOW).fetch_one(conn).await?)
 }

@@ -1,7 +1,7 @@
 //! Owns what is read of fan-outs: jobs, views with their tally, lists, the backlog, the sweep.
 //! Must never know: who asks.
 
-use sqlx::{Executor, FromRow, PgPool, Postgres};
+use sqlx::{FromRow, PgConnection};
 
 use super::fault::{Fault, corrupt, count};
 use super::rows::JobRow;
@@ -9,8 +9,9 @@ use crate::domain::batch::{Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
+use crate::store::damaged::warn_of_fanouts;
 use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView, Swept};
+use crate::store::{FanoutQuery, FanoutView, StoreError, Swept};
 
 pub(super) const JOB: &str = "
 SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body
@@ -129,43 +130,43 @@ impl ViewRow {
     }
 }
 
-pub(super) async fn job(pool: &PgPool, id: FanoutId) -> Result<Option<FanoutJob>, Fault> {
-    let row: Option<JobRow> = sqlx::query_as(JOB).bind(id.0).fetch_optional(pool).await?;
+pub(super) async fn job(conn: &mut PgConnection, id: FanoutId) -> Result<Option<FanoutJob>, Fault> {
+    let row: Option<JobRow> = sqlx::query_as(JOB).bind(id.0).fetch_optional(&mut *conn).await?;
     row.map(JobRow::parse).transpose()
 }
 
-pub(super) async fn fanout(pool: &PgPool, id: FanoutId) -> Result<Option<FanoutView>, Fault> {
-    let row: Option<ViewRow> = sqlx::query_as(VIEW).bind(id.0).fetch_optional(pool).await?;
+pub(super) async fn fanout(conn: &mut PgConnection, id: FanoutId) -> Result<Option<FanoutView>, Fault> {
+    let row: Option<ViewRow> = sqlx::query_as(VIEW).bind(id.0).fetch_optional(&mut *conn).await?;
     match row {
-        Some(row) => Ok(Some(complete(pool, row).await?)),
+        Some(row) => Ok(Some(complete(conn, row).await?)),
         None => Ok(None),
     }
 }
 
-pub(super) async fn fanouts(pool: &PgPool, query: FanoutQuery) -> Result<Vec<FanoutView>, Fault> {
+pub(super) async fn fanouts(conn: &mut PgConnection, query: FanoutQuery) -> Result<Vec<FanoutView>, Fault> {
     let rows: Vec<ViewRow> = sqlx::query_as(LIST)
         .bind(query.state.map(FanoutState::code))
         .bind(query.before.map(|id| id.0))
         .bind(i64::from(query.limit))
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
-    all_complete(pool, rows).await
+    all_complete(conn, rows).await
 }
 
-async fn all_complete(pool: &PgPool, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
+async fn all_complete(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
     let mut views = Vec::with_capacity(rows.len());
     for row in rows {
-        views.push(complete(pool, row).await?);
+        views.push(complete(conn, row).await?);
     }
     Ok(views)
 }
 
-async fn complete(pool: &PgPool, row: ViewRow) -> Result<FanoutView, Fault> {
+async fn complete(conn: &mut PgConnection, row: ViewRow) -> Result<FanoutView, Fault> {
     if let Some((tally, counters, instances)) = row.snapshot()? {
         return row.view(tally, counters, instances);
     }
-    let tally = facts(pool, FanoutId(row.id)).await?.tally()?;
-    let (counters, instances) = parts(pool, FanoutId(row.id)).await?;
+    let tally = facts(conn, FanoutId(row.id)).await?.tally()?;
+    let (counters, instances) = parts(conn, FanoutId(row.id)).await?;
     row.view(tally, counters, instances)
 }
 
@@ -176,8 +177,8 @@ struct FactRow {
     n: i64,
 }
 
-pub(super) async fn facts(on: impl Executor<'_, Database = Postgres>, id: FanoutId) -> Result<Facts, Fault> {
-    let rows: Vec<FactRow> = sqlx::query_as(FACTS).bind(id.0).fetch_all(on).await?;
+pub(super) async fn facts(conn: &mut PgConnection, id: FanoutId) -> Result<Facts, Fault> {
+    let rows: Vec<FactRow> = sqlx::query_as(FACTS).bind(id.0).fetch_all(conn).await?;
     let mut facts = Facts::default();
     for row in rows {
         let n: u64 = count(&row.fact, row.n)?;
@@ -195,11 +196,8 @@ pub(super) async fn facts(on: impl Executor<'_, Database = Postgres>, id: Fanout
 }
 
 /// Counters of all instances, merged, and the number of instances.
-pub(super) async fn parts(
-    on: impl Executor<'_, Database = Postgres>,
-    id: FanoutId,
-) -> Result<(PartCounters, u32), Fault> {
-    let texts: Vec<String> = sqlx::query_scalar(PARTS).bind(id.0).fetch_all(on).await?;
+pub(super) async fn parts(conn: &mut PgConnection, id: FanoutId) -> Result<(PartCounters, u32), Fault> {
+    let texts: Vec<String> = sqlx::query_scalar(PARTS).bind(id.0).fetch_all(conn).await?;
     let mut merged = PartCounters::default();
     for text in &texts {
         let part: PartCounters =
@@ -209,21 +207,34 @@ pub(super) async fn parts(
     Ok((merged, count("instances", texts.len() as i64)?))
 }
 
-pub(super) async fn backlog(pool: &PgPool) -> Result<u64, Fault> {
-    let n: i64 = sqlx::query_scalar(BACKLOG).fetch_one(pool).await?;
+pub(super) async fn backlog(conn: &mut PgConnection) -> Result<u64, Fault> {
+    let n: i64 = sqlx::query_scalar(BACKLOG).fetch_one(&mut *conn).await?;
     count("backlog", n)
 }
 
-pub(super) async fn sweep(pool: &PgPool, older_than_ms: i64) -> Result<Swept, Fault> {
-    let complete: Vec<i64> = sqlx::query_scalar(COMPLETE).fetch_all(pool).await?;
-    let unreported: Vec<ViewRow> = sqlx::query_as(UNREPORTED).bind(older_than_ms).fetch_all(pool).await?;
-    Ok(Swept {
-        complete: complete.into_iter().map(FanoutId).collect(),
-        unreported: all_complete(pool, unreported).await?,
-    })
+pub(super) async fn sweep(conn: &mut PgConnection, older_than_ms: i64) -> Result<Swept, Fault> {
+    let complete: Vec<i64> = sqlx::query_scalar(COMPLETE).fetch_all(&mut *conn).await?;
+    let unreported: Vec<ViewRow> = sqlx::query_as(UNREPORTED).bind(older_than_ms).fetch_all(&mut *conn).await?;
+    let complete = complete.into_iter().map(FanoutId).collect();
+    Ok(Swept { complete, unreported: readable(conn, unreported).await? })
 }
 
-pub(super) async fn mark_reported(pool: &PgPool, id: FanoutId) -> Result<(), Fault> {
-    sqlx::query(MARK_REPORTED).bind(id.0).execute(pool).await?;
+/// One that does not parse must not keep all others from being settled and reported.
+async fn readable(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
+    let (mut views, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        let id = FanoutId(row.id);
+        match complete(conn, row).await {
+            Ok(view) => views.push(view),
+            Err(Fault::Ours(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    warn_of_fanouts("sweep", &damaged);
+    Ok(views)
+}
+
+pub(super) async fn mark_reported(conn: &mut PgConnection, id: FanoutId) -> Result<(), Fault> {
+    sqlx::query(MARK_REPORTED).bind(id.0).execute(&mut *conn).await?;
     Ok(())
 }

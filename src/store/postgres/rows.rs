@@ -47,6 +47,11 @@ pub(super) struct FreezeRow {
 }
 
 impl FreezeRow {
+    /// Which fan-out it is, whatever else of it can be read.
+    pub(super) fn fanout(&self) -> FanoutId {
+        FanoutId(self.job.id)
+    }
+
     pub(super) fn parse(self) -> Result<FreezeJob, Fault> {
         Ok(FreezeJob {
             job: self.job.parse()?,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use super::fault::{Fault, count};
 use crate::store::StoreError;
@@ -58,8 +58,8 @@ fn refused(e: sqlx::migrate::MigrateError) -> Fault {
 }
 
 /// Compares what was applied with what this build brings.
-pub(super) async fn check(pool: &PgPool) -> Result<(), Fault> {
-    let rows: Vec<(i64, Vec<u8>, bool)> = sqlx::query_as(APPLIED).fetch_all(pool).await?;
+pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Fault> {
+    let rows: Vec<(i64, Vec<u8>, bool)> = sqlx::query_as(APPLIED).fetch_all(&mut *conn).await?;
     let mut applied: BTreeMap<i64, (Vec<u8>, bool)> = rows.into_iter().map(|(v, sum, ok)| (v, (sum, ok))).collect();
     for migration in migrator().iter() {
         match applied.remove(&migration.version) {

@@ -1,7 +1,9 @@
 //! Owns the settling of a fan-out: once, under its row lock, with the judging of devices.
 //! Must never know: who writes the line.
 
-use sqlx::{FromRow, PgPool, Postgres, Transaction};
+use std::time::Duration;
+
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::fault::{Fault, corrupt};
 use super::reads::{self, ViewRow};
@@ -11,8 +13,18 @@ use crate::domain::tally::Tally;
 use crate::store::facts::{Snapshot, dead_share_leaps};
 use crate::store::{SettleReply, Settled};
 
+/// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
+pub(super) const JUDGING: Duration = Duration::from_secs(60);
+
 /// Judging a third of a million devices takes longer than a statement otherwise may.
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
+
+/// Whether there is anything left to do, asked without a lock. An owned chunk answers at once, whatever is closed: only
+/// when none is left are the others looked through.
+pub(super) const BUSY: &str = "
+SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 1)
+    OR EXISTS (SELECT 1 FROM fanout WHERE id = $1 AND state = 0)
+    OR EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 0)";
 
 pub(super) const UNFINISHED: &str = "
 SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state IN (0, 1)) AS open,
@@ -48,8 +60,16 @@ struct Unfinished {
     set_aside: bool,
 }
 
-pub(super) async fn settle(pool: &PgPool, id: FanoutId) -> Result<SettleReply, Fault> {
-    let mut tx = pool.begin().await?;
+/// Asked once for every chunk that closes, of which all but the last find others open: that is answered by one read,
+/// without waiting for or taking the row lock. It is safe because whoever asks has committed its own closing before,
+/// and a read sees all that is committed: of two that close the last two chunks at once, the one that committed later
+/// sees both closed and goes on to the lock. A closed chunk never opens again.
+pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<SettleReply, Fault> {
+    let busy: bool = sqlx::query_scalar(BUSY).bind(id.0).fetch_one(&mut *conn).await?;
+    if busy {
+        return Ok(SettleReply::Open);
+    }
+    let mut tx = conn.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
     let row: Option<ViewRow> = sqlx::query_as(reads::LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
@@ -75,11 +95,11 @@ async fn finished(tx: &mut Transaction<'_, Postgres>, id: FanoutId, state: Fanou
 }
 
 async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId) -> Result<Settled, Fault> {
-    let tally = reads::facts(&mut **tx, id).await?.tally()?;
+    let tally = reads::facts(tx, id).await?.tally()?;
     if tally.pending() > 0 {
         return Err(corrupt(format!("fan-out {id} has {} pending in closed chunks", tally.pending())));
     }
-    let (counters, instances) = reads::parts(&mut **tx, id).await?;
+    let (counters, instances) = reads::parts(tx, id).await?;
     let (judged, judgement_withheld) = judge(tx, id, &tally).await?;
     let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld };
     let json = serde_json::to_string(&snapshot).map_err(|_| corrupt("a snapshot does not serialise"))?;

@@ -3,12 +3,13 @@
 
 use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
 
-use super::fault::{Answer, corrupt};
+use super::fault::{Answer, Fault};
 use super::rows::{boot_bytes, code, from_json, now_ms, to_json};
 use super::sql;
 use crate::domain::batch::{Class, FanoutJob};
 use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
-use crate::store::{Accepted, FreezeJob, HANDOVER_MS, NewFanout};
+use crate::store::damaged::warn_of_fanouts;
+use crate::store::{Accepted, FreezeJob, HANDOVER_MS, NewFanout, StoreError};
 
 /// Commits an event and its fan-out, or says which fan-out it is already.
 pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFanout) -> Answer<Accepted> {
@@ -79,29 +80,57 @@ pub(super) async fn job(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Opt
 }
 
 /// Leases freezes nobody alive owns to `boot`, the most urgent first; its own too that were lost on their way here.
+/// One whose event does not parse is not taken, and takes no other's place: it is looked at again next time.
 pub(super) async fn take_freezes(
     conn: &mut SqliteConnection,
     boot: BootId,
     running: Vec<FanoutId>,
     limit: u32,
 ) -> Answer<Vec<FreezeJob>> {
+    let (mut jobs, mut seen, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        let left = limit.saturating_sub(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
+        let free = free(conn, boot, [&running, &seen], left).await?;
+        let damaged_before = damaged.len();
+        for id in free {
+            seen.push(id);
+            match job(conn, id).await {
+                Ok(Some(found)) => jobs.push(lease(conn, boot, found).await?),
+                Ok(None) => damaged.push((id, StoreError::Corrupt("it has no event".to_owned()))),
+                Err(Fault(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
+                Err(fault) => return Err(fault),
+            }
+        }
+        if damaged.len() == damaged_before {
+            break;
+        }
+    }
+    warn_of_fanouts("take_freezes", &damaged);
+    Ok(jobs)
+}
+
+/// Freezes to be taken: those of nobody alive, and own ones that are not running. None of those `seen`.
+async fn free(
+    conn: &mut SqliteConnection,
+    boot: BootId,
+    [running, seen]: [&[FanoutId]; 2],
+    limit: u32,
+) -> Answer<Vec<FanoutId>> {
     let now = now_ms();
-    let running = serde_json::to_string(&running).map_err(|e| corrupt(e.to_string()))?;
-    let lost: Vec<i64> = query_scalar(sql::LOST_FREEZES)
+    let free: Vec<i64> = query_scalar(sql::FREE_FREEZES)
         .bind(now)
         .bind(limit)
         .bind(boot_bytes(boot))
         .bind(now - HANDOVER_MS)
-        .bind(running)
-        .fetch_all(&mut *conn)
+        .bind(to_json(&running)?)
+        .bind(to_json(&seen)?)
+        .fetch_all(conn)
         .await?;
-    let mut taken = Vec::with_capacity(lost.len());
-    for id in lost {
-        let (epoch, cursor, next_chunk): (i32, i64, i32) =
-            query_as(sql::TAKE_FREEZE).bind(id).bind(boot_bytes(boot)).fetch_one(&mut *conn).await?;
-        let job = job(conn, FanoutId(id)).await?;
-        let job = job.ok_or_else(|| corrupt(format!("fan-out {id} has no event")))?;
-        taken.push(FreezeJob { job, epoch, cursor: DeviceKey(cursor), next_chunk });
-    }
-    Ok(taken)
+    Ok(free.into_iter().map(FanoutId).collect())
+}
+
+async fn lease(conn: &mut SqliteConnection, boot: BootId, job: FanoutJob) -> Answer<FreezeJob> {
+    let (epoch, cursor, next_chunk): (i32, i64, i32) =
+        query_as(sql::TAKE_FREEZE).bind(job.id.0).bind(boot_bytes(boot)).fetch_one(conn).await?;
+    Ok(FreezeJob { job, epoch, cursor: DeviceKey(cursor), next_chunk })
 }

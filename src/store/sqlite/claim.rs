@@ -5,14 +5,15 @@ use std::collections::HashMap;
 
 use sqlx::{FromRow, SqliteConnection, query, query_as};
 
-use super::fault::Answer;
+use super::fault::{Answer, Fault};
 use super::rows::{RecipientRow, boot_bytes, code, count, keys_from_bytes, keys_to_json, now_ms};
 use super::sql;
 use crate::domain::batch::{ClaimedChunk, Class};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::{BootId, ChunkRef, DeviceKey, FanoutId};
 use crate::domain::recipient::Recipient;
-use crate::store::{ClaimRequest, FreezeStep};
+use crate::store::damaged::{LEFT_ALONE_MS, warn_of_chunks};
+use crate::store::{ClaimRequest, FreezeStep, StoreError};
 
 #[derive(FromRow)]
 struct ChunkRow {
@@ -38,9 +39,9 @@ pub(super) async fn claim(conn: &mut SqliteConnection, request: ClaimRequest) ->
     for mut row in open {
         query(sql::CLAIM).bind(row.fanout_id).bind(row.chunk_no).bind(&owner).execute(&mut *conn).await?;
         row.epoch += 1;
-        claimed.push(hand_out(conn, row).await?);
+        claimed.push(row);
     }
-    Ok(claimed)
+    readable(conn, request.boot, claimed).await
 }
 
 /// Chunks up to `end` that a freeze step created owned, and that are so still.
@@ -52,21 +53,38 @@ pub(super) async fn of_a_step(conn: &mut SqliteConnection, step: &FreezeStep, en
         .bind(end)
         .fetch_all(&mut *conn)
         .await?;
-    hand_all_out(conn, owned).await
+    readable(conn, step.boot, owned).await
 }
 
-/// Every chunk of `boot`.
+/// Every chunk of `boot`. One that does not parse is left out: this only reads.
 pub(super) async fn owned(conn: &mut SqliteConnection, boot: BootId) -> Answer<Vec<ClaimedChunk>> {
-    let owned: Vec<ChunkRow> = query_as(sql::OWNED_CHUNKS).bind(boot_bytes(boot)).fetch_all(&mut *conn).await?;
-    hand_all_out(conn, owned).await
+    let rows: Vec<ChunkRow> = query_as(sql::OWNED_CHUNKS).bind(boot_bytes(boot)).fetch_all(&mut *conn).await?;
+    let mut chunks = Vec::with_capacity(rows.len());
+    for row in rows {
+        match hand_out(conn, row).await {
+            Err(Fault(StoreError::Corrupt(_))) => {}
+            answer => chunks.push(answer?),
+        }
+    }
+    Ok(chunks)
 }
 
-async fn hand_all_out(conn: &mut SqliteConnection, rows: Vec<ChunkRow>) -> Answer<Vec<ClaimedChunk>> {
-    let mut claimed = Vec::with_capacity(rows.len());
+/// One that does not parse is handed back for a while, so that it neither stays owned without anybody working on it
+/// nor keeps the others from being claimed.
+async fn readable(conn: &mut SqliteConnection, boot: BootId, rows: Vec<ChunkRow>) -> Answer<Vec<ClaimedChunk>> {
+    let (mut chunks, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
-        claimed.push(hand_out(conn, row).await?);
+        let hold = (ChunkRef { fanout: FanoutId(row.fanout_id), no: row.chunk_no }, row.epoch);
+        match hand_out(conn, row).await {
+            Ok(chunk) => chunks.push(chunk),
+            Err(Fault(error @ StoreError::Corrupt(_))) => damaged.push((hold, error)),
+            Err(fault) => return Err(fault),
+        }
     }
-    Ok(claimed)
+    warn_of_chunks(&damaged);
+    let holds = damaged.into_iter().map(|(hold, _)| hold).collect();
+    release(conn, boot, holds, now_ms() + LEFT_ALONE_MS).await?;
+    Ok(chunks)
 }
 
 async fn hand_out(conn: &mut SqliteConnection, row: ChunkRow) -> Answer<ClaimedChunk> {

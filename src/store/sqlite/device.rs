@@ -3,11 +3,11 @@
 
 use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
 
-use super::fault::{Answer, Fault};
+use super::fault::Answer;
 use super::rows::{address, address_columns, code, locale, now_ms};
 use super::sql;
 use crate::domain::ids::{DeviceId, DeviceKey, UserId};
-use crate::domain::recipient::{Device, DeviceState, Follows, KindMask, Platform};
+use crate::domain::recipient::{Address, Device, DeviceState, Follows, KindMask, Platform};
 use crate::store::{DeviceView, PutDevice};
 
 #[derive(FromRow)]
@@ -25,57 +25,69 @@ struct DeviceRow {
     registered_ms: i64,
 }
 
-/// A stored device without what it follows.
-pub(super) struct Stored {
-    pub(super) key: i64,
-    pub(super) device: Device,
-    pub(super) muted: KindMask,
-    pub(super) state: DeviceState,
-    version: i64,
-    registered_ms: i64,
-}
-
-impl TryFrom<DeviceRow> for Stored {
-    type Error = Fault;
-
-    fn try_from(row: DeviceRow) -> Answer<Self> {
+impl DeviceRow {
+    fn view(self, subjects: Vec<(String, i64)>) -> Answer<DeviceView> {
         let device = Device {
-            id: DeviceId::parse(&row.id)?,
-            user: UserId::parse(&row.user_id)?,
-            address: address(row.token, row.fid)?,
-            platform: code(row.platform, Platform::from_code)?,
-            locale: locale(&row.locale)?,
+            id: DeviceId::parse(&self.id)?,
+            user: UserId::parse(&self.user_id)?,
+            address: address(self.token, self.fid)?,
+            platform: code(self.platform, Platform::from_code)?,
+            locale: locale(&self.locale)?,
         };
-        Ok(Self {
-            key: row.device_key,
+        let subjects = subjects.into_iter().map(|(subject, wanted)| (subject, KindMask(wanted))).collect();
+        Ok(DeviceView {
+            key: DeviceKey(self.device_key),
             device,
-            muted: KindMask(row.muted),
-            state: code(row.state, DeviceState::from_code)?,
-            version: row.version,
-            registered_ms: row.registered_ms,
+            follows: Follows { subjects, muted: KindMask(self.muted) },
+            state: code(self.state, DeviceState::from_code)?,
+            version: self.version,
+            registered_ms: self.registered_ms,
         })
     }
 }
 
+/// What must be known of a stored device to write over it. A row that does not parse otherwise can be mended so.
+#[derive(FromRow)]
+pub(super) struct Stored {
+    #[sqlx(rename = "device_key")]
+    pub(super) key: i64,
+    token: Option<String>,
+    fid: Option<String>,
+    muted: i64,
+    state: i64,
+}
+
+impl Stored {
+    /// # Errors
+    /// [`StoreError::Corrupt`](crate::store::StoreError::Corrupt) for a state this build does not know.
+    pub(super) fn state(&self) -> Answer<DeviceState> {
+        code(self.state, DeviceState::from_code)
+    }
+
+    fn live(&self) -> bool {
+        self.state == i64::from(DeviceState::Live.code())
+    }
+
+    pub(super) fn has(&self, address: &Address) -> bool {
+        (self.token.as_deref(), self.fid.as_deref()) == address_columns(address)
+    }
+}
+
 pub(super) async fn find(conn: &mut SqliteConnection, id: &DeviceId) -> Answer<Option<Stored>> {
-    let row: Option<DeviceRow> = query_as(sql::DEVICE_BY_ID).bind(id.as_str()).fetch_optional(conn).await?;
-    row.map(Stored::try_from).transpose()
+    Ok(query_as(sql::STORED_DEVICE).bind(id.as_str()).fetch_optional(conn).await?)
 }
 
 /// Registers a device, or updates and revives it.
 pub(super) async fn put_device(conn: &mut SqliteConnection, device: Device) -> Answer<PutDevice> {
     let stored = find(conn, &device.id).await?;
-    let put = PutDevice {
-        created: stored.is_none(),
-        revived: stored.as_ref().is_some_and(|stored| stored.state != DeviceState::Live),
-    };
+    let put = PutDevice { created: stored.is_none(), revived: stored.as_ref().is_some_and(|stored| !stored.live()) };
     write(conn, stored.as_ref(), &device).await?;
     Ok(put)
 }
 
 /// Writes a device over what is stored of it and takes its address from any other device; the row's key.
 pub(super) async fn write(conn: &mut SqliteConnection, stored: Option<&Stored>, device: &Device) -> Answer<i64> {
-    if stored.is_none_or(|stored| stored.device.address != device.address) {
+    if stored.is_none_or(|stored| !stored.has(&device.address)) {
         take_address(conn, device).await?;
     }
     match stored {
@@ -101,9 +113,6 @@ async fn insert(conn: &mut SqliteConnection, device: &Device) -> Answer<i64> {
 
 async fn update(conn: &mut SqliteConnection, stored: &Stored, device: &Device) -> Answer<i64> {
     let (token, fid) = address_columns(&device.address);
-    let revived = stored.state != DeviceState::Live;
-    // A verdict on its way names the version it saw: a device that changed since is not the one that was judged.
-    let changed = revived || stored.device != *device;
     query(sql::SET_DEVICE)
         .bind(stored.key)
         .bind(device.user.as_str())
@@ -112,11 +121,10 @@ async fn update(conn: &mut SqliteConnection, stored: &Stored, device: &Device) -
         .bind(device.platform.code())
         .bind(device.locale.as_str())
         .bind(now_ms())
-        .bind(changed)
         .execute(&mut *conn)
         .await?;
-    if revived {
-        query(sql::WAKE_FOLLOWS).bind(stored.key).bind(stored.muted.0).execute(conn).await?;
+    if !stored.live() {
+        query(sql::WAKE_FOLLOWS).bind(stored.key).bind(stored.muted).execute(conn).await?;
     }
     Ok(stored.key)
 }
@@ -144,17 +152,10 @@ async fn drop_device(conn: &mut SqliteConnection, key: i64) -> Answer<()> {
 
 /// One device with everything known of it.
 pub(super) async fn device(conn: &mut SqliteConnection, id: DeviceId) -> Answer<Option<DeviceView>> {
-    let Some(stored) = find(conn, &id).await? else { return Ok(None) };
-    let subjects: Vec<(String, i64)> = query_as(sql::FOLLOWS).bind(stored.key).fetch_all(conn).await?;
-    let subjects = subjects.into_iter().map(|(subject, wanted)| (subject, KindMask(wanted))).collect();
-    Ok(Some(DeviceView {
-        key: DeviceKey(stored.key),
-        device: stored.device,
-        follows: Follows { subjects, muted: stored.muted },
-        state: stored.state,
-        version: stored.version,
-        registered_ms: stored.registered_ms,
-    }))
+    let row: Option<DeviceRow> = query_as(sql::DEVICE_BY_ID).bind(id.as_str()).fetch_optional(&mut *conn).await?;
+    let Some(row) = row else { return Ok(None) };
+    let subjects = query_as(sql::FOLLOWS).bind(row.device_key).fetch_all(conn).await?;
+    row.view(subjects).map(Some)
 }
 
 /// Deletes a device and its follows; whether it was there.
@@ -182,10 +183,10 @@ pub(super) async fn write_follows(
     if stored.is_some() {
         query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
     }
-    if stored.map_or(KindMask::NONE, |stored| stored.muted) != follows.muted {
+    if stored.map_or(0, |stored| stored.muted) != follows.muted.0 {
         query(sql::SET_MUTED).bind(key).bind(follows.muted.0).execute(&mut *conn).await?;
     }
-    let live = stored.is_none_or(|stored| stored.state == DeviceState::Live);
+    let live = stored.is_none_or(Stored::live);
     for (subject, wanted) in &follows.subjects {
         let kinds = if live { wanted.without(follows.muted) } else { KindMask::NONE };
         query(sql::ADD_FOLLOW).bind(subject).bind(key).bind(wanted.0).bind(kinds.0).execute(&mut *conn).await?;

@@ -35,6 +35,14 @@ struct LostChunk {
     owner: Option<Vec<u8>>,
 }
 
+impl LostChunk {
+    /// Recipients done; `None` when the bits do not parse: that is no progress, and must stop no heartbeat.
+    fn done(&self) -> Option<i64> {
+        let bits = Bitmap::from_bytes(&self.done, usize::try_from(self.n).ok()?).ok()?;
+        i64::try_from(bits.count()).ok()
+    }
+}
+
 /// Extends the lease of `boot` and frees what instances without one held.
 pub(super) async fn heartbeat(conn: &mut SqliteConnection, boot: BootId, lease_ms: i64) -> Answer<Heartbeat> {
     let now = now_ms();
@@ -53,14 +61,14 @@ pub(super) async fn heartbeat(conn: &mut SqliteConnection, boot: BootId, lease_m
     for (fanout, _) in interrupted {
         query(sql::COUNT_INTERRUPTED).bind(fanout).execute(&mut *conn).await?;
     }
-    let live: i64 = query_scalar(sql::LIVE_INSTANCES).bind(now).fetch_one(conn).await?;
-    Ok(Heartbeat { now_ms: now, live_instances: count("live instances", live)?, freed_chunks, set_aside })
+    let live: i64 = query_scalar(sql::LIVE_INSTANCES).bind(now).fetch_one(&mut *conn).await?;
+    let live_instances = count("live instances", live)?;
+    Ok(Heartbeat { now_ms: now, live_instances, freed_chunks, set_aside })
 }
 
 /// Frees one chunk, or sets it aside when it was lost too often without progress; whether it is open again.
 async fn free(conn: &mut SqliteConnection, chunk: &LostChunk) -> Answer<bool> {
-    let n = count("chunk length", chunk.n)?;
-    let done = i64::try_from(Bitmap::from_bytes(&chunk.done, n)?.count()).unwrap_or(i64::MAX);
+    let done = chunk.done().unwrap_or(chunk.mark);
     let takeovers = if done > chunk.mark { 0 } else { chunk.takeovers + 1 };
     let open = takeovers < i64::from(MAX_TAKEOVERS);
     query(sql::FREE_LOST)

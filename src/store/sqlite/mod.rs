@@ -157,6 +157,9 @@ impl Store for SqliteStore {
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {
+        if self.read(move |c| settle::busy(c, id).boxed()).await? {
+            return Ok(SettleReply::Open);
+        }
         self.writer.run(100, move |c| settle::settle(c, id).boxed()).await
     }
 

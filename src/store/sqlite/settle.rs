@@ -3,17 +3,27 @@
 
 use sqlx::{SqliteConnection, query, query_scalar};
 
-use super::fault::{Answer, corrupt};
+use super::fault::{Answer, Fault, corrupt};
 use super::rows::{count, now_ms, to_json};
 use super::sql;
-use super::view::{FanoutRow, count_facts, fanout, views};
+use super::view::{FanoutRow, count_facts, fanout};
 use crate::domain::batch::FanoutState;
 use crate::domain::ids::FanoutId;
+use crate::store::damaged::warn_of_fanouts;
 use crate::store::facts::{Snapshot, dead_share_leaps};
-use crate::store::{SettleReply, Settled, Swept};
+use crate::store::{FanoutView, SettleReply, Settled, StoreError, Swept};
 
 /// Most fan-outs of each kind one sweep answers.
 const SWEEP_LIMIT: i64 = 100;
+
+/// Whether a fan-out has anything left to do. Settling is asked for once for every chunk that closes, of which all but
+/// the last find others open: that is answered by a reader, without a commit. It is safe because whoever asks has
+/// committed its own closing before, and a snapshot taken now sees all that is committed: of two that close the last
+/// two chunks at once, the one that committed later sees both closed and goes on to the writer. A closed chunk never
+/// opens again.
+pub(super) async fn busy(conn: &mut SqliteConnection, id: FanoutId) -> Answer<bool> {
+    Ok(query_scalar(sql::BUSY).bind(id.0).fetch_one(conn).await?)
+}
 
 /// Settles a fan-out if it is frozen and every chunk is closed. The writer runs one job at a time, so one caller gets it.
 pub(super) async fn settle(conn: &mut SqliteConnection, id: FanoutId) -> Answer<SettleReply> {
@@ -70,7 +80,22 @@ pub(super) async fn sweep(conn: &mut SqliteConnection, older_than_ms: i64) -> An
         .bind(SWEEP_LIMIT)
         .fetch_all(&mut *conn)
         .await?;
-    Ok(Swept { complete: complete.into_iter().map(FanoutId).collect(), unreported: views(conn, unreported).await? })
+    let complete = complete.into_iter().map(FanoutId).collect();
+    Ok(Swept { complete, unreported: readable(conn, unreported).await? })
+}
+
+/// One that does not parse must not keep all others from being settled and reported.
+async fn readable(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<FanoutView>> {
+    let (mut views, mut damaged) = (Vec::with_capacity(ids.len()), Vec::new());
+    for id in ids.into_iter().map(FanoutId) {
+        match fanout(conn, id).await {
+            Ok(view) => views.extend(view),
+            Err(Fault(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    warn_of_fanouts("sweep", &damaged);
+    Ok(views)
 }
 
 /// Number of fan-outs not yet settled.

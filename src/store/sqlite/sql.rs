@@ -41,7 +41,8 @@ statements! {
     ADD_EVENT = "INSERT INTO event (event_id, content_hash, fanout_id, body, accepted_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
     JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body FROM fanout f
         JOIN event e ON e.event_id = f.event_id WHERE f.id = ?1";
-    LOST_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0 AND (freeze_owner IS NULL
+    FREE_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0
+        AND id NOT IN (SELECT value FROM json_each(?6)) AND (freeze_owner IS NULL
         OR freeze_owner NOT IN (SELECT boot_id FROM instance WHERE lease_until_ms > ?1)
         OR (freeze_owner = ?3 AND accepted_ms <= ?4 AND id NOT IN (SELECT value FROM json_each(?5))))
         ORDER BY class, id LIMIT ?2";
@@ -99,6 +100,9 @@ statements! {
     VIEW = "SELECT id, event_id, event_type, match_id, kind, parent, class, state, occurred_ms, accepted_ms,
         deadline_ms, recipients, interrupted, settled_ms, settled FROM fanout WHERE id = ?1";
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR state = ?2) ORDER BY id DESC LIMIT ?3";
+    BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
+        OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
+        OR EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 0)";
     OPEN_CHUNK_LEFT = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state <> 2)";
     JUDGE_DEVICES = "UPDATE device SET state = CASE f.outcome WHEN 2 THEN 1 ELSE 2 END, state_ms = ?2,
         version = version + 1 FROM failure f
@@ -120,11 +124,14 @@ statements! {
     // Devices.
     DEVICE_BY_ID = "SELECT device_key, id, user_id, token, fid, platform, locale, muted, state, version, registered_ms
         FROM device WHERE id = ?1";
+    STORED_DEVICE = "SELECT device_key, token, fid, muted, state FROM device WHERE id = ?1";
     OTHER_HOLDER = "SELECT device_key FROM device WHERE (token = ?2 OR fid = ?3) AND id <> ?1";
     ADD_DEVICE = "INSERT INTO device (id, user_id, token, fid, platform, locale, registered_ms)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING device_key";
-    SET_DEVICE = "UPDATE device SET user_id = ?2, token = ?3, fid = ?4, platform = ?5, locale = ?6,
-        registered_ms = ?7, version = version + ?8, state_ms = CASE WHEN state = 0 THEN state_ms ELSE ?7 END, state = 0
+    // A verdict on its way names the version it saw: a device that changed since is not the one that was judged.
+    SET_DEVICE = "UPDATE device SET version = version + (state <> 0
+        OR (user_id, token, fid, platform, locale) IS NOT (?2, ?3, ?4, ?5, ?6)),
+        user_id = ?2, token = ?3, fid = ?4, platform = ?5, locale = ?6, registered_ms = ?7, state_ms = CASE WHEN state = 0 THEN state_ms ELSE ?7 END, state = 0
         WHERE device_key = ?1";
     // An address nobody else can have, while the devices of an import change places.
     PARK_ADDRESS = "UPDATE device SET token = NULL, fid = 'moving ' || device_key WHERE device_key = ?1";

@@ -12,7 +12,7 @@ use super::*;
 use crate::domain::batch::Class;
 use crate::domain::event::Event;
 use crate::domain::ids::{EventId, MatchId, UserId};
-use crate::domain::recipient::{Address, Locale, Platform};
+use crate::domain::recipient::{Address, KindMask, Locale, Platform};
 
 const LEASE_MS: i64 = 3_600_000;
 
@@ -66,7 +66,7 @@ fn row(line: u64) -> ImportRow {
         platform: Platform::Android,
         locale: Locale::default(),
     };
-    let follows = Follows { subjects: vec![("team:ars".to_owned(), crate::store::EVERY_KIND)], ..Follows::default() };
+    let follows = Follows { subjects: vec![("team:ars".to_owned(), KindMask::ALL)], ..Follows::default() };
     ImportRow { line, device, follows: Some(follows) }
 }
 
@@ -369,6 +369,15 @@ async fn sending(store: &SqliteStore, boot: BootId) -> FanoutId {
     let reply = store.freeze_step(step).await.unwrap();
     assert!(matches!(reply, FreezeReply::Written(chunks) if chunks.len() == 1));
     freeze.job.id
+}
+
+#[tokio::test]
+async fn settling_too_early_costs_no_commit() {
+    let (_directory, store) = fresh().await;
+    let fanout = sending(&store, BootId::fresh()).await;
+    let before = store.write_counts();
+    assert_eq!(store.settle(fanout).await.unwrap(), SettleReply::Open);
+    assert_eq!(store.write_counts(), before);
 }
 
 #[tokio::test]

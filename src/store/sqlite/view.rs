@@ -100,7 +100,7 @@ pub(super) async fn fanouts(conn: &mut SqliteConnection, wanted: FanoutQuery) ->
     views(conn, ids).await
 }
 
-pub(super) async fn views(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<FanoutView>> {
+async fn views(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<FanoutView>> {
     let mut views = Vec::with_capacity(ids.len());
     for id in ids {
         views.extend(fanout(conn, FanoutId(id)).await?);

@@ -1,8 +1,9 @@
 //! Instances: what is taken from one whose lease has expired, and what one hands back itself.
 
-use fanfare::domain::batch::FanoutState;
+use fanfare::domain::batch::{ClaimedChunk, Class, FanoutState};
+use fanfare::domain::ids::{BootId, ChunkRef};
 use fanfare::domain::outcome::Outcome::Delivered;
-use fanfare::store::{MAX_TAKEOVERS, SettleReply};
+use fanfare::store::{FreezeReply, FreezeStep, MAX_TAKEOVERS, SettleReply};
 
 use super::world::*;
 
@@ -107,4 +108,41 @@ pub async fn a_lost_instance_interrupts_a_fanout_once(store: Shared) {
     for id in [a, b] {
         assert_eq!(store.fanout(id).await.unwrap().unwrap().interrupted, 1);
     }
+}
+
+async fn owned(store: &Shared, boot: BootId) -> Vec<(ChunkRef, i32)> {
+    let mut owned = holds(&store.owned(boot).await.unwrap());
+    owned.sort_unstable();
+    owned
+}
+
+fn holds(chunks: &[ClaimedChunk]) -> Vec<(ChunkRef, i32)> {
+    chunks.iter().map(|c| (c.chunk, c.epoch)).collect()
+}
+
+pub async fn what_an_instance_owns_is_found(store: Shared) {
+    let (boot, other) = (instance(&store).await, instance(&store).await);
+    let keys = followers(&store, "first", 2).await;
+    let job = accept(&store, boot, "first", Class::Bulk).await;
+    let step = FreezeStep { claim_first: 1, ..whole(boot, &job, &keys, &[1, 1]) };
+    let FreezeReply::Written(frozen_owned) = store.freeze_step(step).await.unwrap() else { panic!("it is ours") };
+    assert_eq!(owned(&store, boot).await, holds(&frozen_owned), "created owned");
+
+    frozen(&store, boot, "evt", &[1; 4]).await;
+    let (mine, theirs) = (claim(&store, boot, 3).await, claim(&store, other, 2).await);
+    let mut all = holds(&frozen_owned);
+    all.extend(holds(&mine));
+    assert_eq!(owned(&store, boot).await, all, "of every fan-out");
+    assert_eq!(owned(&store, other).await, {
+        let mut theirs = holds(&theirs);
+        theirs.sort_unstable();
+        theirs
+    });
+
+    store.release(boot, vec![all[1]], 0).await.unwrap();
+    store.flush(delivered(&mine[1])).await.unwrap();
+    assert_eq!(owned(&store, boot).await, [all[0], all[3]], "neither what was handed back nor what is closed");
+    lapse(&store, boot).await;
+    store.heartbeat(other, 60_000).await.unwrap();
+    assert_eq!(owned(&store, boot).await, [], "lost with the lease");
 }

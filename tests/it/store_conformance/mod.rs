@@ -1,17 +1,19 @@
 //! The one conformance suite of the store: every case runs against every engine, on a database of its own.
-//! Must never know: SQL; what only one engine can be asked lies in a file of its own.
+//! Must never know: SQL, but for the damage some cases do; what only one engine can be asked lies in a file of its own.
 
 // Clippy allows it in functions marked as tests only; a case is called by one.
 #![allow(clippy::unwrap_used)]
 
 mod accepting;
 mod claiming;
+mod damage;
 mod devices;
 mod flushing;
 mod freezing;
 mod importing;
 mod instances;
 mod model;
+mod postgres_away;
 mod postgres_only;
 mod settling;
 mod world;
@@ -19,13 +21,14 @@ mod world;
 /// Each case as `postgres::<case>` and `sqlite::<case>`. A case that is not listed is dead code, which does not compile
 /// without a warning.
 macro_rules! on_every_engine {
-    ($($file:ident::$case:ident,)+) => {
+    ($($file:ident::$case:ident,)+; with a hand in the tables: $($damage:ident,)+) => {
         mod postgres {
             use std::sync::Arc;
 
             use fanfare::store::Store;
             use fanfare::store::postgres::PostgresStore;
 
+            use super::damage::Hand;
             use crate::harness::postgres::TestDatabase;
 
             $(
@@ -39,14 +42,30 @@ macro_rules! on_every_engine {
                     store.close().await;
                 }
             )+
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $damage() {
+                    let database = TestDatabase::create().await;
+                    let store = PostgresStore::connect(&database.url.clone().into(), 4).expect("the URL parses");
+                    store.migrate().await.expect("an empty database takes the schema");
+                    let store: Arc<dyn Store> = Arc::new(store);
+                    let hand = Hand::Postgres(database.connection().await);
+                    super::damage::$damage(store.clone(), hand).await;
+                    store.close().await;
+                }
+            )+
         }
 
-        // MERGE: delete the next line when `store::sqlite::SqliteStore` exists. This is the only switch.
         mod sqlite {
             use std::sync::Arc;
 
             use fanfare::store::Store;
             use fanfare::store::sqlite::SqliteStore;
+            use sqlx::ConnectOptions;
+            use sqlx::sqlite::SqliteConnectOptions;
+
+            use super::damage::Hand;
 
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,6 +75,20 @@ macro_rules! on_every_engine {
                     store.migrate().await.expect("an empty database takes the schema");
                     let store: Arc<dyn Store> = Arc::new(store);
                     super::$file::$case(store.clone()).await;
+                    store.close().await;
+                }
+            )+
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $damage() {
+                    let directory = tempfile::tempdir().expect("a temporary directory");
+                    let path = directory.path().join("fanfare.db");
+                    let store = SqliteStore::open(&path).await.expect("the file opens");
+                    store.migrate().await.expect("an empty database takes the schema");
+                    let store: Arc<dyn Store> = Arc::new(store);
+                    let hand = SqliteConnectOptions::new().filename(&path).connect().await.expect("it opens again");
+                    super::damage::$damage(store.clone(), Hand::Sqlite(hand)).await;
                     store.close().await;
                 }
             )+
@@ -92,6 +125,7 @@ on_every_engine! {
     flushing::counters_of_instances_are_absolute_and_merged,
     flushing::a_bitmap_of_another_length_is_corruption_and_writes_nothing,
     settling::exactly_one_of_eight_callers_settles,
+    settling::of_two_that_close_the_last_chunks_at_once_one_settles,
     settling::a_fanout_with_an_open_chunk_or_freeze_stays_open,
     settling::a_settled_tally_never_changes,
     settling::a_verdict_holds_only_for_the_version_it_was_found_on,
@@ -105,6 +139,7 @@ on_every_engine! {
     instances::a_chunk_without_progress_is_set_aside_and_keeps_its_fanout_open,
     instances::progress_forgives_earlier_takeovers,
     instances::a_lost_instance_interrupts_a_fanout_once,
+    instances::what_an_instance_owns_is_found,
     devices::a_device_is_registered_updated_and_deleted,
     devices::the_version_moves_only_when_something_to_send_by_changed,
     devices::a_token_moves_with_its_latest_owner,
@@ -117,4 +152,11 @@ on_every_engine! {
     importing::an_import_moves_and_swaps_tokens,
     importing::a_line_without_follows_leaves_them_as_they_are,
     model::random_operations_agree_with_a_model,
+    ; with a hand in the tables:
+    a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others,
+    a_freeze_step_hands_out_only_what_parses,
+    a_freeze_whose_event_does_not_parse_is_passed_over_and_never_leased,
+    a_lost_chunk_that_does_not_parse_stops_no_heartbeat,
+    a_line_that_does_not_parse_stops_no_other,
+    a_device_in_an_unknown_state_stops_no_import_and_may_register_again,
 }

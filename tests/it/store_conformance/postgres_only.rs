@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fanfare::domain::batch::{ClaimedChunk, Class};
+use fanfare::domain::batch::Class;
 use fanfare::domain::outcome::Outcome::Delivered;
 use fanfare::store::postgres::{PostgresStore, STATEMENTS};
-use fanfare::store::{ClaimRequest, Store, StoreError};
+use fanfare::store::{SettleReply, Store, StoreError};
 use sqlx::{Connection, Executor, PgConnection};
 
 use super::world::*;
@@ -61,7 +61,7 @@ async fn cancelled_callers_leave_no_open_transaction() {
 }
 
 /// Whether no session is inside a transaction within 5 s, half the time after which the server would end it.
-async fn comes_to_rest(connection: &mut PgConnection) -> bool {
+pub async fn comes_to_rest(connection: &mut PgConnection) -> bool {
     let open = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND pid <> pg_backend_pid()
                   AND (state = 'active' OR state LIKE 'idle in transaction%')";
@@ -72,58 +72,6 @@ async fn comes_to_rest(connection: &mut PgConnection) -> bool {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     false
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_cancelled_caller_would_have_owned_is_handed_back() {
-    let (_database, store) = migrated(4).await;
-    let (gone, heir) = (instance(&store).await, instance(&store).await);
-    let mut post = store.accept(gone, posted("evt", Class::Urgent, 1));
-    assert!(futures_util::poll!(post.as_mut()).is_pending());
-    drop(post);
-    let handed_back = async {
-        loop {
-            if let Some(job) = store.take_freezes(heir, vec![], 1).await.unwrap().pop() {
-                break job;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let job = soon("the freeze", handed_back).await;
-    let keys = followers(&store, "evt", 2).await;
-    store.freeze_step(whole(heir, &job, &keys, &[2])).await.unwrap();
-    let mut claiming = store.claim(ClaimRequest { boot: gone, want: 1, more_urgent_than: None });
-    assert!(futures_util::poll!(claiming.as_mut()).is_pending());
-    drop(claiming);
-    // The cancelled claim may not have begun yet; whoever comes first, the chunk is nobody's in the end but ours.
-    let handed_back = async {
-        loop {
-            if let Some(chunk) = claim(&store, heir, 1).await.pop() {
-                break chunk;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let chunk = soon("the chunk", handed_back).await;
-    assert!(store.flush(delivered(&chunk)).await.unwrap()[0].owned);
-    store.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others() {
-    let (database, store) = migrated(2).await;
-    let boot = instance(&store).await;
-    frozen(&store, boot, "evt", &[1, 1, 1]).await;
-    let mut connection = database.connection().await;
-    connection.execute("UPDATE device SET platform = 9 WHERE id = 'evt-1'").await.unwrap();
-    let numbers = |chunks: Vec<ClaimedChunk>| chunks.iter().map(|c| c.chunk.no).collect::<Vec<_>>();
-    assert_eq!(numbers(claim(&store, boot, 3).await), [0, 2]);
-    let owned = "SELECT count(*) FROM chunk WHERE state = 1";
-    assert_eq!(sqlx::query_scalar::<_, i64>(owned).fetch_one(&mut connection).await.unwrap(), 2);
-    assert_eq!(numbers(claim(&store, boot, 3).await), Vec::<i32>::new(), "left alone for a while");
-    connection.execute("UPDATE device SET platform = 1; UPDATE chunk SET not_before_ms = 0").await.unwrap();
-    assert_eq!(numbers(claim(&store, boot, 3).await), [1]);
-    store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,7 +109,7 @@ async fn facts_are_written_while_every_other_connection_is_taken() {
     store.close().await;
 }
 
-async fn waits_for_a_lock(connection: &mut PgConnection) {
+pub async fn waits_for_a_lock(connection: &mut PgConnection) {
     let waiting = "SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     // Statistics are fixed for a transaction once read.
@@ -188,6 +136,23 @@ async fn a_row_locked_for_too_long_is_unavailable_and_not_a_fault_of_ours() {
     assert_eq!(counts(&store, id).await, (0, 0, 2), "readers do not wait");
     lock.rollback().await.unwrap();
     assert!(store.flush(delivered(&chunk)).await.unwrap()[0].closed);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn settling_too_early_neither_waits_for_the_row_nor_locks_it() {
+    let (database, store) = migrated(2).await;
+    let boot = instance(&store).await;
+    let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
+    let mut blocker = database.connection().await;
+    let mut lock = blocker.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM fanout FOR UPDATE").execute(&mut *lock).await.unwrap();
+    assert_eq!(store.settle(id).await.unwrap(), SettleReply::Open);
+    store.flush(delivered(&chunk)).await.unwrap();
+    let refused = store.settle(id).await;
+    assert!(matches!(&refused, Err(StoreError::Unavailable(text)) if text.contains("55P03")), "{refused:?}");
+    lock.rollback().await.unwrap();
+    assert!(matches!(store.settle(id).await.unwrap(), SettleReply::Settled(_)));
     store.close().await;
 }
 

@@ -1,11 +1,14 @@
 //! Settling: once, for good, with verdicts that hold only for what they were found on.
 
+use std::sync::Arc;
+
 use fanfare::domain::batch::FanoutState;
 use fanfare::domain::ids::FanoutId;
 use fanfare::domain::outcome::Outcome::{self, Delivered, Expired, Payload, TokenDead, TokenForeign, TokenInvalid};
 use fanfare::domain::recipient::DeviceState;
 use fanfare::domain::tally::PartCounters;
 use fanfare::store::{DEAD_SHARE_MIN, FanoutQuery, SettleReply, Settled};
+use tokio::sync::Barrier;
 
 use super::world::*;
 
@@ -47,6 +50,31 @@ pub async fn exactly_one_of_eight_callers_settles(store: Shared) {
     assert_eq!(settled, 1);
     assert_eq!(store.settle(FanoutId(i64::MAX)).await.unwrap(), SettleReply::NotOurs);
     assert_eq!(store.backlog().await.unwrap(), 0);
+}
+
+pub async fn of_two_that_close_the_last_chunks_at_once_one_settles(store: Shared) {
+    let boot = instance(&store).await;
+    for round in 0..20 {
+        let id = frozen(&store, boot, &format!("evt-{round}"), &[1, 1]).await;
+        let start = Arc::new(Barrier::new(2));
+        let closers: Vec<_> = claim(&store, boot, 2)
+            .await
+            .into_iter()
+            .map(|chunk| {
+                let (store, start) = (store.clone(), start.clone());
+                tokio::spawn(async move {
+                    start.wait().await;
+                    assert!(store.flush(delivered(&chunk)).await.unwrap()[0].closed);
+                    matches!(store.settle(id).await.unwrap(), SettleReply::Settled(_))
+                })
+            })
+            .collect();
+        let mut settled = 0;
+        for closer in closers {
+            settled += u32::from(closer.await.unwrap());
+        }
+        assert_eq!(settled, 1, "round {round}");
+    }
 }
 
 pub async fn a_fanout_with_an_open_chunk_or_freeze_stays_open(store: Shared) {
