@@ -110,6 +110,8 @@ impl Dispatcher {
 
     /// Suspects whose variant has nobody left that could show whose fault it was: no proof against the device.
     pub(super) fn settle_suspects(&mut self) {
+        let fans = &self.fans;
+        self.suspected.retain(|id| fans.get(id).is_some_and(|fan| !fan.suspects.is_empty()));
         for id in self.suspected.clone() {
             let busy =
                 self.hand.iter().any(|(key, c)| key.chunk.fanout == id && c.flying + c.delayed + c.launchable() > 0);

@@ -93,7 +93,10 @@ impl Dispatcher {
 
     /// The next recipient that nothing of its own holds back.
     pub(super) fn pick(&mut self) -> Option<Spot> {
-        let healthy = self.gates.breaker.state() == BreakerState::Closed && !self.gates.refused();
+        // While a message is under suspicion too: neighbours often share their fault (one bad import), and a variant
+        // must not be given up because its first twenty recipients happen to.
+        let closed = self.gates.breaker.state() == BreakerState::Closed;
+        let healthy = closed && !self.gates.refused() && self.suspected.is_empty();
         while let Some(spot) = if healthy { self.hand.pick() } else { self.hand.pick_probe() } {
             let Some(recipient) = self.hand.get(spot.key).and_then(|c| c.recipient(spot.ordinal)) else {
                 continue;

@@ -246,6 +246,20 @@ async fn suspects_are_judged_by_the_last_answer_of_their_chunk() {
     service.stop().await.unwrap();
 }
 
+/// One bad import leaves neighbours with bad device tokens: the message is not given up for that, it is tried elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_neighbours_do_not_condemn_the_message() {
+    let world = World::new(Database::Sqlite, false).await;
+    world.emulate(Control { latency_ms: Some(10), ..Control::default() });
+    let service = world.serve().await;
+    let bad = (0..250).map(|i| format!("suspect-{i}"));
+    let tokens: Vec<String> = bad.chain((0..250).map(|i| format!("ok-{i}"))).collect();
+    service.follow("neighbours", &tokens).await;
+    let fanout = service.settled(&service.goal("evt-neighbours", "neighbours", 60).await).await;
+    assert_eq!((fanout.delivered, fanout.outcomes["token_invalid"]), (250, 250), "{fanout:?}");
+    service.stop().await.unwrap();
+}
+
 /// Recipients that fail for a reason of their own open the breaker; they must not keep it open for the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn poisoned_recipients_do_not_hold_the_others_up() {
