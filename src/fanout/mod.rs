@@ -131,7 +131,7 @@ impl Hands {
         states.into_iter().find(|s| *s as u8 == now).map_or("unknown", BreakerState::as_str)
     }
 
-    /// How many more recipients the hands want. None beyond [`MOST_OPEN`], however few of them can be launched.
+    /// How many more recipients the hands want. None beyond 100,000 in hand, however few of them can be launched.
     #[must_use]
     pub fn room(&self) -> usize {
         let most = MOST_OPEN.saturating_sub(self.open.load(Ordering::Relaxed));
