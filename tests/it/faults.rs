@@ -128,7 +128,8 @@ async fn killed_after_the_202(database: Database, rounds: u64, run: &'static str
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_202_is_delivered_although_the_process_is_killed_at_once() {
     together(vec![
-        ("SQLite", Box::pin(killed_after_the_202(Database::Sqlite, 6, "kept-sqlite"))),
+        // Three kills: four without progress would set a chunk aside, as they should.
+        ("SQLite", Box::pin(killed_after_the_202(Database::Sqlite, 3, "kept-sqlite"))),
         ("Postgres", Box::pin(killed_after_the_202(Database::Postgres, 2, "kept-pg"))),
     ])
     .await;
