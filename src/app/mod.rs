@@ -8,6 +8,7 @@
 mod bridge;
 mod build;
 mod open;
+mod reload;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use open::{open_catalogue, open_store, unavailable};
+pub use reload::Reload;
 
 use crate::api;
 use crate::domain::batch::Outbound;
@@ -73,6 +75,7 @@ pub struct App {
     boot: BootId,
     workers: Workers,
     grace: Duration,
+    reload: Reload,
 }
 
 /// What runs beside the API.
@@ -102,6 +105,12 @@ impl App {
     #[must_use]
     pub const fn ops_addr(&self) -> SocketAddr {
         self.addrs.1
+    }
+
+    /// Reads the event types anew when asked; works as long as the app runs.
+    #[must_use]
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
     }
 
     /// Serves until `shutdown`, then drains.

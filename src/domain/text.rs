@@ -9,8 +9,15 @@ use unicode_segmentation::UnicodeSegmentation;
 /// What stands where text was cut off; three bytes.
 const ELLIPSIS: &str = "…";
 
+/// Starts a stretch that is read in its own direction, and leaves that of the text around it alone
+/// (Unicode Bidirectional Algorithm, FIRST STRONG ISOLATE).
+const ISOLATE: char = '\u{2068}';
+/// Ends it (POP DIRECTIONAL ISOLATE); three bytes.
+const END_ISOLATE: &str = "\u{2069}";
+
 /// Cuts a text to at most `max_bytes` bytes, ellipsis included, never inside a grapheme: a flag, a family emoji or a
-/// letter with its marks is kept whole or dropped whole. Below three bytes nothing is left.
+/// letter with its marks is kept whole or dropped whole. A stretch of its own direction that the cut falls into is
+/// ended, and no mark of direction is left hanging before the ellipsis. Below three bytes nothing is left.
 #[must_use]
 pub fn shorten(text: &str, max_bytes: usize) -> Cow<'_, str> {
     if text.len() <= max_bytes {
@@ -19,9 +26,52 @@ pub fn shorten(text: &str, max_bytes: usize) -> Cow<'_, str> {
     let Some(room) = max_bytes.checked_sub(ELLIPSIS.len()) else {
         return Cow::Borrowed("");
     };
-    let end =
-        text.grapheme_indices(true).map(|(at, g)| at + g.len()).take_while(|end| *end <= room).last().unwrap_or(0);
-    Cow::Owned(format!("{}{ELLIPSIS}", text[..end].trim_end()))
+    let (mut open, mut kept) = (0_usize, (0, 0));
+    for (at, grapheme) in text.grapheme_indices(true).take_while(|(at, _)| *at <= room) {
+        let end = at + grapheme.len();
+        match grapheme.chars().next() {
+            Some('\u{2066}'..='\u{2068}') => open += 1,
+            Some('\u{2069}') => open = open.saturating_sub(1),
+            Some('\u{200e}' | '\u{200f}' | '\u{61c}') => {}
+            _ if grapheme.trim().is_empty() => {}
+            _ if end + open * END_ISOLATE.len() <= room => kept = (end, open),
+            _ => break,
+        }
+    }
+    let (end, open) = kept;
+    Cow::Owned(format!("{}{}{ELLIPSIS}", &text[..end], END_ISOLATE.repeat(open)))
+}
+
+/// Whether a locale is written from right to left: by its script where it names one, else by its language.
+#[must_use]
+pub fn is_right_to_left(locale: &str) -> bool {
+    const LANGUAGES: [&str; 15] =
+        ["ar", "arc", "ckb", "dv", "fa", "he", "iw", "ji", "nqo", "ps", "sd", "syr", "ug", "ur", "yi"];
+    const SCRIPTS: [&str; 7] = ["adlm", "arab", "hebr", "nkoo", "rohg", "syrc", "thaa"];
+    let mut parts = locale.split('-').map(str::to_ascii_lowercase);
+    let language = parts.next().unwrap_or_default();
+    // A script is the only part of four letters (RFC 5646, 2.1).
+    match parts.find(|part| part.len() == 4 && part.bytes().all(|b| b.is_ascii_alphabetic())) {
+        Some(script) => SCRIPTS.contains(&script.as_str()),
+        None => LANGUAGES.contains(&language.as_str()),
+    }
+}
+
+/// A value as it stands in a text that is written from left to right: one that holds letters of the other direction is
+/// isolated. Without that an Arabic name turns the whole text around where it comes first, and draws the minute behind
+/// it to its other side.
+#[must_use]
+pub fn isolated(value: &str) -> Cow<'_, str> {
+    if value.chars().any(runs_right_to_left) {
+        return Cow::Owned(format!("{ISOLATE}{value}{END_ISOLATE}"));
+    }
+    Cow::Borrowed(value)
+}
+
+/// The blocks of scripts written from right to left, and the two marks that count as one of their letters.
+const fn runs_right_to_left(c: char) -> bool {
+    matches!(c, '\u{590}'..='\u{8ff}' | '\u{200f}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}'
+        | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
 }
 
 /// Whether a character must not stand in a shown text: controls, line and paragraph separators, and the marks that
