@@ -1,5 +1,5 @@
-//! Owns the signals that end the process: the first asks for a drain, the second ends it at once.
-//! Must never know: what has to be drained.
+//! Owns the signals to the process: the first asks for a drain, the second ends it at once; SIGHUP asks for a reload.
+//! Must never know: what has to be drained or reloaded.
 
 use std::io;
 
@@ -13,6 +13,25 @@ use tokio_util::sync::CancellationToken;
 /// When the operating system refuses a handler.
 pub fn on_signals() -> io::Result<CancellationToken> {
     watch(|code| std::process::exit(code))
+}
+
+/// SIGHUP from now on, which without this ends a process. One that comes before it is waited for is not lost.
+///
+/// # Errors
+/// When the operating system refuses a handler.
+pub fn on_hangup() -> io::Result<Hangups> {
+    signal(SignalKind::hangup()).map(Hangups)
+}
+
+/// SIGHUPs as they come.
+#[derive(Debug)]
+pub struct Hangups(Signal);
+
+impl Hangups {
+    /// Waits for the next; several that came meanwhile count as one.
+    pub async fn next(&mut self) {
+        self.0.recv().await;
+    }
 }
 
 fn watch(exit: impl FnOnce(i32) + Send + 'static) -> io::Result<CancellationToken> {
@@ -48,6 +67,13 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_hangup_that_nobody_waited_for_yet_is_not_lost() {
+        let mut hangups = on_hangup().unwrap();
+        send("-HUP").await;
+        hangups.next().await;
+    }
 
     /// Sends this test process a signal; the handlers of `watch` keep it alive.
     async fn send(signal: &str) {

@@ -30,7 +30,7 @@ pub(super) async fn register(State(api): State<Arc<Api>>, Id(id): Id, request: R
         platform: &asked.platform,
         locale: asked.locale.as_deref(),
     };
-    let device = draft.parse(&api.state.catalogue.default_locale)?;
+    let device = draft.parse(&api.state.catalogue.now().default_locale)?;
     let put = api.state.store.put_device(device).await?;
     let status = if put.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(DeviceRegistered { id, created: put.created, revived: put.revived })).into_response())
@@ -40,14 +40,14 @@ pub(super) async fn register(State(api): State<Arc<Api>>, Id(id): Id, request: R
 pub(super) async fn follow(State(api): State<Arc<Api>>, Id(id): Id, request: Request) -> Result<StatusCode, Refusal> {
     let id = device_id(&id)?;
     let asked = json::<FollowsRequest>(request, MAX_FOLLOWS_BYTES).await?;
-    let follows = FollowsDraft { follows: &asked.follows, muted: &asked.muted }.parse(&api.state.catalogue)?;
+    let follows = FollowsDraft { follows: &asked.follows, muted: &asked.muted }.parse(&api.state.catalogue.now())?;
     if api.state.store.put_follows(id, follows).await? { Ok(StatusCode::NO_CONTENT) } else { Err(absent()) }
 }
 
 /// Never tells the token.
 pub(super) async fn show(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Json<DeviceAnswer>, Refusal> {
     let view = api.state.store.device(device_id(&id)?).await?.ok_or_else(absent)?;
-    let (follows, muted) = show_follows(&view.follows, &api.state.catalogue);
+    let (follows, muted) = show_follows(&view.follows, &api.state.catalogue.now());
     Ok(Json(DeviceAnswer {
         id: view.device.id.to_string(),
         user_id: view.device.user.to_string(),

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use super::Api;
 use super::body::{MAX_BODY_BYTES, json};
 use super::problem::{Code, Refusal};
+use crate::domain::catalogue::Catalogue;
 use crate::domain::event::{DeadlineError, Event, EventDraft};
 use crate::domain::ids::FanoutId;
 use crate::store::{Accepted, FreezeJob, NewFanout};
@@ -22,10 +23,12 @@ use crate::wire::{EventAccepted, EventRequest};
 pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Refusal> {
     api.backlog.admit(&*api.state.store).await?;
     let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;
-    let event = parse(&api, posted)?;
+    // One catalogue for the whole post: a reload in between must not judge it by two.
+    let catalogue = api.state.catalogue.now();
+    let event = parse(&catalogue, posted)?;
     let event_id = event.id.clone();
     let accepted = match event.deadline_ms(api.state.clock.now_ms()) {
-        Ok(deadline_ms) => commit(&api, check(&api, event, deadline_ms)?).await?,
+        Ok(deadline_ms) => commit(&api, check(&api, &catalogue, event, deadline_ms)?).await?,
         Err(late) => repeat(&api, &event, late).await?,
     };
     match accepted {
@@ -38,16 +41,15 @@ pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Res
     }
 }
 
-fn parse(api: &Api, posted: EventRequest) -> Result<Event, Refusal> {
+fn parse(catalogue: &Catalogue, posted: EventRequest) -> Result<Event, Refusal> {
     if posted.supersedes.is_some() {
         return Err(Refusal::field("/supersedes", "corrections are not served by this version"));
     }
-    Ok(Event::parse(draft(posted), &api.state.catalogue)?)
+    Ok(Event::parse(draft(posted), catalogue)?)
 }
 
-fn check(api: &Api, event: Event, deadline_ms: i64) -> Result<NewFanout, Refusal> {
-    let catalogue = &api.state.catalogue;
-    (api.state.fits)(&event).map_err(|fault| vec![fault])?;
+fn check(api: &Api, catalogue: &Catalogue, event: Event, deadline_ms: i64) -> Result<NewFanout, Refusal> {
+    (api.state.fits)(catalogue, &event).map_err(|fault| vec![fault])?;
     let class = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?.class;
     Ok(NewFanout { content_hash: event.content_hash(), class, deadline_ms, event })
 }

@@ -51,7 +51,7 @@ pub(super) async fn run(
 }
 
 async fn stream(api: &Api, request: Request) -> Result<ImportAnswer, Refusal> {
-    let mut import = Import::new(Arc::clone(&api.state.store), Arc::clone(&api.state.catalogue));
+    let mut import = Import::new(Arc::clone(&api.state.store), api.state.catalogue.now());
     let mut pieces = request.into_body().into_data_stream();
     loop {
         match tokio::time::timeout(SILENCE, pieces.next()).await {

@@ -34,7 +34,7 @@ pub use ops::{OpsState, Parts, ops_router};
 pub use problem::Code;
 
 use crate::clock::DbClock;
-use crate::domain::catalogue::Catalogue;
+use crate::domain::catalogue::{Catalogue, LiveCatalogue};
 use crate::domain::event::{Event, FieldError};
 use crate::domain::ids::{BootId, FanoutId};
 use crate::door::{Gate, Quota};
@@ -43,7 +43,7 @@ use crate::wire::CeilingAnswer;
 use backlog::Backlog;
 
 /// Whether the message an event becomes is small enough, for every text it may be rendered with.
-pub type Fits = dyn Fn(&Event) -> Result<(), FieldError> + Send + Sync;
+pub type Fits = dyn Fn(&Catalogue, &Event) -> Result<(), FieldError> + Send + Sync;
 
 /// What the API needs of the rest.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ pub struct State {
     /// Where events, fan-outs and devices are kept.
     pub store: Arc<dyn Store>,
     /// The event types.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: LiveCatalogue,
     /// Whether the event's message fits FCM's limit.
     pub fits: Arc<Fits>,
     /// Numbers in force.

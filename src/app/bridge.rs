@@ -60,14 +60,14 @@ pub fn announce(
 }
 
 /// Whether every variant of an event fits FCM's limit.
-pub fn fits(catalogue: Arc<Catalogue>) -> Arc<Fits> {
-    Arc::new(move |event: &Event| {
+pub fn fits() -> Arc<Fits> {
+    Arc::new(|catalogue: &Catalogue, event: &Event| {
         let Some(kind) = catalogue.get(&event.kind) else { return Ok(()) };
         for locale in kind.texts.keys() {
             let text = kind.render(locale, event);
             for platform in Platform::ALL {
                 if let Err(error) = Template::new(event, kind, &text, *platform) {
-                    return Err(FieldError { field: "/data".to_owned(), problem: error.to_string() });
+                    return Err(FieldError { field: error.field().to_owned(), problem: error.to_string() });
                 }
             }
         }

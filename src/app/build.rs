@@ -17,7 +17,7 @@ use crate::api::{self, Keys};
 use crate::ceiling::{self, Ceiling, GrantRun};
 use crate::clock::DbClock;
 use crate::config::{Config, Engine};
-use crate::domain::catalogue::Catalogue;
+use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
 use crate::door;
 use crate::fanout::claim::{Claimer, Doubt};
@@ -79,8 +79,8 @@ impl App {
         let addrs = (local(&api)?, local(&ops)?);
         let state = api::State {
             store: Arc::clone(&base.store),
-            fits: bridge::fits(Arc::clone(&base.catalogue)),
-            catalogue: Arc::clone(&base.catalogue),
+            fits: bridge::fits(),
+            catalogue: base.catalogue,
             ceiling: bridge::ceiling_answer(ceiling),
             handover,
             settled,
@@ -124,7 +124,7 @@ type Built = (Workers, mpsc::Sender<crate::store::FreezeJob>, broadcast::Sender<
 /// What must be there before anything can be wired.
 struct Base {
     store: Arc<dyn Store>,
-    catalogue: Arc<Catalogue>,
+    catalogue: LiveCatalogue,
     keys: Keys,
     account: ServiceAccount,
     project: String,
@@ -135,7 +135,7 @@ struct Base {
 impl Base {
     async fn open(config: &Config) -> Result<Self, BuildError> {
         let bad = |what: String| BuildError::Config { what };
-        let catalogue = Arc::new(open_catalogue(config)?);
+        let catalogue = LiveCatalogue::new(open_catalogue(config)?);
         let keys = Keys::parse(config.api.keys.expose_secret()).map_err(|e| bad(format!("api.keys: {e}")))?;
         let fcm = &config.fcm;
         let account = ServiceAccount::load(fcm.credentials.expose_secret(), &fcm.credentials_file)
@@ -180,7 +180,7 @@ impl Base {
             tokens: wires.tokens.clone(),
             ceiling: wires.watched.ceiling.clone(),
             clock: Arc::clone(&wires.clock),
-            catalogue: Arc::clone(&self.catalogue),
+            catalogue: self.catalogue.clone(),
             hands: Arc::clone(&wires.watched.hands),
         };
         let sender = sender::start(self.fcm_settings(config), pacing(config), wiring)
@@ -198,7 +198,7 @@ impl Base {
             freezer: Freezer {
                 store: Arc::clone(&self.store),
                 boot: self.boot,
-                catalogue: Arc::clone(&self.catalogue),
+                catalogue: self.catalogue.clone(),
                 hands: wires.watched.hands,
                 sender: wires.to_sender.clone(),
                 frozen: complete_tx.clone(),

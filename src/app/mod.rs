@@ -8,8 +8,10 @@
 mod bridge;
 mod build;
 mod open;
+mod reload;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use open::{open_catalogue, open_store, unavailable};
+pub use reload::Reload;
 
 use crate::api;
 use crate::domain::batch::Outbound;
@@ -102,6 +105,12 @@ impl App {
     #[must_use]
     pub const fn ops_addr(&self) -> SocketAddr {
         self.addrs.1
+    }
+
+    /// Reads the event types of this app anew from `file` when asked, as long as the app runs; an empty path is none.
+    #[must_use]
+    pub fn reload(&self, file: PathBuf) -> Reload {
+        Reload { file, catalogue: self.state.catalogue.clone() }
     }
 
     /// Serves until `shutdown`, then drains.

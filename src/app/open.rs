@@ -43,15 +43,14 @@ pub fn unavailable(error: StoreError) -> BuildError {
 /// The catalogue: the configured file, or the built-in one.
 ///
 /// # Errors
-/// [`BuildError::Config`] names file, line and fault.
+/// [`BuildError::Config`] names the file, and each fault with line, column and fix.
 pub fn open_catalogue(config: &Config) -> Result<Catalogue, BuildError> {
     let file = &config.types.file;
-    let (name, text) = if file.as_os_str().is_empty() {
-        ("the built-in catalogue".to_owned(), BUILT_IN.to_owned())
-    } else {
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| BuildError::Config { what: format!("types.file {}: {error}", file.display()) })?;
-        (format!("types.file {}", file.display()), text)
-    };
-    Catalogue::parse(&text).map_err(|error| BuildError::Config { what: format!("{name}: {error}") })
+    if file.as_os_str().is_empty() {
+        let what = |error| BuildError::Config { what: format!("the built-in catalogue: {error}") };
+        return Catalogue::parse(BUILT_IN).map_err(what);
+    }
+    let what = |error: String| BuildError::Config { what: format!("types.file {}: {error}", file.display()) };
+    let bytes = std::fs::read(file).map_err(|error| what(error.to_string()))?;
+    Catalogue::read(&bytes).map_err(|error| what(error.to_string()))
 }

@@ -67,10 +67,15 @@ fn parse_id(raw: &str) -> Result<String, IdError> {
     Ok(raw.to_owned())
 }
 
-/// Zero-width and bidirectional marks: they make two different identifiers look the same.
+/// Characters without a shape of their own: they make two different identifiers look the same. Those that Unicode has
+/// readers ignore (`Default_Ignorable_Code_Point`: zero-width and bidirectional marks, soft hyphens, fillers, variation
+/// selectors, tags), the interlinear marks, and blanks that count as letters.
 #[must_use]
-pub fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{061c}')
+pub const fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 macro_rules! caller_id {
@@ -165,5 +170,21 @@ mod tests {
             assert_eq!(EventId::parse(raw), Err(IdError::BadCharacter), "{raw:?}");
         }
         assert_eq!(EventId::parse("evt-8841").map(String::from), Ok("evt-8841".to_owned()));
+    }
+
+    #[test]
+    fn no_character_without_a_shape_gets_into_an_id_or_a_subject() {
+        let unseen = "\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}\u{180e}\u{180f}\u{200b}\u{200d}\u{200e}\u{2028}\
+            \u{202e}\u{2060}\u{2064}\u{2068}\u{206f}\u{2800}\u{3000}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\u{1d173}\u{e0001}\u{e0020}\
+            \u{e007f}\u{e0100}";
+        for c in unseen.chars() {
+            let raw = format!("a{c}b");
+            assert_eq!(EventId::parse(&raw), Err(IdError::BadCharacter), "{c:?}");
+            assert_eq!(MatchId::parse(&raw), Err(IdError::BadCharacter), "{c:?}");
+            assert!(crate::domain::subject::check(&format!("team:{raw}")).is_err(), "{c:?}");
+        }
+        for seen in ["münchen", "أرسنال", "東京", "e\u{301}", "⚽", "ꓸ", "a·b", "1:2/3#4"] {
+            assert!(MatchId::parse(seen).is_ok(), "{seen}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ceiling::CeilingSnapshot;
 use crate::domain::batch::FanoutJob;
-use crate::domain::catalogue::Catalogue;
+use crate::domain::catalogue::{Catalogue, LiveCatalogue};
 use crate::domain::recipient::{Locale, Platform, Recipient};
 use crate::domain::tally::PartCounters;
 
@@ -33,6 +33,8 @@ pub struct Fan {
     taken: HashMap<i32, i32>,
     held: Duration,
     waited: Duration,
+    /// The texts it began with here: a reload does not change what is being sent.
+    texts: Option<Arc<Catalogue>>,
     variants: Vec<Variant>,
     by_device: HashMap<Platform, HashMap<Locale, VariantNo>>,
 }
@@ -50,6 +52,7 @@ impl Fan {
             taken: HashMap::new(),
             held: Duration::ZERO,
             waited: Duration::ZERO,
+            texts: None,
             variants: Vec::new(),
             by_device: HashMap::new(),
         }
@@ -65,17 +68,18 @@ impl Fan {
         !known
     }
 
-    /// The variant a recipient reads, rendered at its first use.
-    pub fn variant_for(&mut self, recipient: &Recipient, catalogue: &Catalogue) -> VariantNo {
+    /// The variant a recipient reads, rendered at its first use with the texts in force when the first was.
+    pub fn variant_for(&mut self, recipient: &Recipient, live: &LiveCatalogue) -> VariantNo {
         let (platform, wanted) = (recipient.platform, &recipient.locale);
         if let Some(no) = self.by_device.get(&platform).and_then(|m| m.get(wanted)) {
             return *no;
         }
-        let locale = Variant::locale(&self.job, catalogue, wanted);
+        let catalogue = Arc::clone(self.texts.get_or_insert_with(|| live.now()));
+        let locale = Variant::locale(&self.job, &catalogue, wanted);
         let name = Variant::name(&self.job, locale, platform);
         let known = self.variants.iter().position(|v| v.name == name);
         let no = VariantNo(known.unwrap_or_else(|| {
-            self.variants.push(Variant::build(&self.job, catalogue, locale, platform));
+            self.variants.push(Variant::build(&self.job, &catalogue, locale, platform));
             self.variants.len() - 1
         }));
         self.by_device.entry(platform).or_default().insert(wanted.clone(), no);

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::batch::Class;
 use crate::domain::bitmap::CHUNK_SIZE;
-use crate::domain::catalogue::Catalogue;
+use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
 use crate::domain::merge::Merge;
 use crate::domain::recipient::KindMask;
@@ -39,7 +39,7 @@ pub struct Freezer {
     /// This instance.
     pub boot: BootId,
     /// Event types, for their bits.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: LiveCatalogue,
     /// How full the hands are.
     pub hands: Arc<Hands>,
     /// Where the first chunks go.
@@ -152,7 +152,7 @@ impl Freezer {
 
     /// A type that left the catalogue since it was accepted still reaches those who follow everything.
     fn kinds(&self, job: &FreezeJob) -> KindMask {
-        self.catalogue.get(&job.job.event.kind).map_or(KindMask::ALL, |kind| KindMask::only(kind.bit))
+        self.catalogue.now().get(&job.job.event.kind).map_or(KindMask::ALL, |kind| KindMask::only(kind.bit))
     }
 
     async fn fill(&self, merge: &mut Merge, job: &FreezeJob, kinds: KindMask) -> Result<(), StoreError> {

@@ -156,8 +156,7 @@ impl Dispatcher {
             let recipient = chunk.recipient(spot.ordinal)?;
             let fan = self.fans.get_mut(&spot.key.chunk.fanout)?;
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
-            let left_s = u64::try_from((chunk.job.deadline_ms - now_ms) / 1000).unwrap_or(0);
-            fan.variant(no).template.as_ref().map(|t| t.body(&recipient.address, left_s, now_ms / 1000))
+            fan.variant(no).template.as_ref().map(|t| t.body(&recipient.address, chunk.job.deadline_ms, now_ms))
         });
         if body.is_none() {
             self.exposure.take();

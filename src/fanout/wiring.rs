@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::ceiling::{Ceiling, GrantRun};
 use crate::clock::DbClock;
 use crate::domain::batch::Outbound;
-use crate::domain::catalogue::Catalogue;
+use crate::domain::catalogue::LiveCatalogue;
 use crate::fcm::oauth::Tokens;
 
 use super::flight::Slots;
@@ -31,7 +31,7 @@ pub struct Wiring {
     /// Database time.
     pub clock: Arc<DbClock>,
     /// Event types.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: LiveCatalogue,
     /// What the claimer looks at.
     pub hands: Arc<Hands>,
 }

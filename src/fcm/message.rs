@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::domain::catalogue::{EventType, Text};
 use crate::domain::event::Event;
 use crate::domain::recipient::{Address, Platform};
+use crate::domain::text::shorten;
 
 /// Data key of the event's id. Callers cannot use it or the next two: they are refused at the door.
 pub const EVENT_ID_KEY: &str = "event_id";
@@ -23,11 +24,12 @@ pub const TYPE_KEY: &str = "type";
 pub const MATCH_ID_KEY: &str = "match_id";
 
 /// Largest message (firebase.google.com/docs/cloud-messaging: "4096 bytes"). Google does not say which parts count; here
-/// all of the serialised message counts but the target, which is the strictest reading.
+/// all of the serialised message counts but the target, with room for the longest time left. That is the strictest
+/// reading, and what Apple takes (4 KB for the payload FCM makes of it) is kept by it too.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Longest time to live FCM takes: 4 weeks.
-pub const MAX_TTL_S: u64 = 2_419_200;
+pub const MAX_TTL_S: i64 = 2_419_200;
 
 /// Digits of the largest time that is ever put in, an `i64` of epoch seconds.
 const MAX_DIGITS: usize = 19;
@@ -35,15 +37,33 @@ const MAX_DIGITS: usize = 19;
 /// Why a message cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// FCM would refuse it.
-    #[error("the message has {bytes} bytes, FCM takes at most {MAX_MESSAGE_BYTES}; shorten data or text")]
+    /// FCM would refuse it, however short its body text were.
+    #[error(
+        "the message has {bytes} bytes, FCM takes at most {MAX_MESSAGE_BYTES}; {data} of them are data, {title} the title, \
+         and only the body text is shortened; send less and let the app fetch the rest"
+    )]
     TooLarge {
         /// Bytes of the message without its target.
         bytes: usize,
+        /// Of them, keys and values of `data` as JSON writes them, the three of ours included.
+        data: usize,
+        /// Of them, the title.
+        title: usize,
     },
     /// A fault of ours: the serialised form is not the one this file relies on.
     #[error("the message did not serialise as expected")]
     Unserialisable,
+}
+
+impl MessageError {
+    /// JSON pointer to the part of the event whose fault it is.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        match self {
+            Self::TooLarge { data, title, .. } if *title > *data => "/fields",
+            _ => "/data",
+        }
+    }
 }
 
 /// A message of one variant, ready but for target and time left.
@@ -55,14 +75,27 @@ pub struct Template {
 }
 
 impl Template {
-    /// Serialises the message for everybody who reads this text on this platform.
+    /// Serialises the message for everybody who reads this text on this platform. A body text that makes it too large is
+    /// shortened as far as needed, its last words replaced by an ellipsis.
     ///
     /// # Errors
-    /// [`MessageError::TooLarge`] when FCM would refuse it.
+    /// [`MessageError::TooLarge`] when FCM would refuse it even with one letter of body text.
     pub fn new(event: &Event, kind: &EventType, text: &Text, platform: Platform) -> Result<Self, MessageError> {
         let collapse_key = kind.collapse_key(event);
         let (channel, sound, urgent) = (kind.channel.as_str(), kind.sound.as_str(), kind.high_priority);
-        Self::styled(event, text, platform, Style { channel, sound, urgent, collapse_key: &collapse_key })
+        Self::fitted(event, text, platform, Style { channel, sound, urgent, collapse_key: &collapse_key })
+    }
+
+    fn fitted(event: &Event, text: &Text, platform: Platform, style: Style<'_>) -> Result<Self, MessageError> {
+        match Self::styled(event, text, platform, style) {
+            Err(MessageError::TooLarge { bytes, data, title }) => {
+                let shorter = shortened(text, bytes - MAX_MESSAGE_BYTES);
+                shorter
+                    .ok_or(MessageError::TooLarge { bytes, data, title })
+                    .and_then(|shorter| Self::styled(event, &shorter, platform, style))
+            }
+            whole => whole,
+        }
     }
 
     fn styled(event: &Event, text: &Text, platform: Platform, style: Style<'_>) -> Result<Self, MessageError> {
@@ -77,17 +110,18 @@ impl Template {
             .ok_or(MessageError::Unserialisable)?;
         let bytes = middle.len() + MAX_DIGITS + tail.len();
         if bytes > MAX_MESSAGE_BYTES {
-            return Err(MessageError::TooLarge { bytes });
+            let (data, title) = (written(&data(event)), written(&text.title));
+            return Err(MessageError::TooLarge { bytes, data, title });
         }
         Ok(Self { platform, middle: middle.into(), tail })
     }
 
-    /// The body for one device: `ttl_s` seconds are left at `now_epoch_s`. APNs takes an instant, the others a duration.
+    /// The body for one device, with what is left of the time until the deadline; both in ms since the epoch.
     #[must_use]
-    pub fn body(&self, address: &Address, ttl_s: u64, now_epoch_s: i64) -> Bytes {
+    pub fn body(&self, address: &Address, deadline_ms: i64, now_ms: i64) -> Bytes {
         // A string inside a JSON value prints with everything escaped, whatever the device token holds.
         let target = serde_json::Value::from(address.value()).to_string();
-        let left = left(self.platform, ttl_s, now_epoch_s);
+        let left = left(self.platform, deadline_ms, now_ms);
         let pieces = [r#"{"message":{""#, address.field(), "\":", &target, &self.middle, &left, self.tail];
         Bytes::from(pieces.concat())
     }
@@ -102,12 +136,38 @@ struct Style<'a> {
     collapse_key: &'a str,
 }
 
-fn left(platform: Platform, ttl_s: u64, now_epoch_s: i64) -> String {
-    let ttl_s = ttl_s.min(MAX_TTL_S);
-    match platform {
-        Platform::Ios => now_epoch_s.saturating_add_unsigned(ttl_s).to_string(),
-        Platform::Android | Platform::Web => ttl_s.to_string(),
+/// APNs takes the instant itself, the others whole seconds from now, rounded down: late is wrong. Only under the last
+/// second it is rounded up, because 0 means something else to all three: now or never, so that a phone which is away
+/// for that moment gets nothing (FCM `ttl`, RFC 8030 5.2, Apple `apns-expiration`).
+fn left(platform: Platform, deadline_ms: i64, now_ms: i64) -> String {
+    let seconds = match platform {
+        Platform::Ios => {
+            let now_s = now_ms.div_euclid(1000);
+            deadline_ms.div_euclid(1000).clamp(now_s.saturating_add(1), now_s.saturating_add(MAX_TTL_S))
+        }
+        Platform::Android | Platform::Web => (deadline_ms.saturating_sub(now_ms) / 1000).clamp(1, MAX_TTL_S),
+    };
+    seconds.to_string()
+}
+
+/// The text with the longest body that JSON writes in at least `over` bytes less. `None` when nothing of it would be left.
+fn shortened(text: &Text, over: usize) -> Option<Text> {
+    let room = written(&text.body).checked_sub(over)?;
+    // JSON writes no byte in less than one, and more in the more; how much more depends on which.
+    let (mut fits, mut too_long) = (0, text.body.len().min(room + 1));
+    while too_long - fits > 1 {
+        let middle = usize::midpoint(fits, too_long);
+        let narrowed = if written(&shorten(&text.body, middle)) <= room { &mut fits } else { &mut too_long };
+        *narrowed = middle;
     }
+    let body = shorten(&text.body, fits).into_owned();
+    let left = !body.trim_end_matches(['\u{2069}', '…']).is_empty();
+    left.then(|| Text { title: text.title.clone(), body })
+}
+
+/// Bytes of a value as JSON writes it.
+fn written(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(0, |json| json.len())
 }
 
 const fn tail(platform: Platform) -> &'static str {
@@ -188,14 +248,18 @@ struct WebHeaders {
     ttl: String,
 }
 
-fn message<'a>(event: &'a Event, text: &'a Text, block: Block<'a>, target: &'a Address) -> Request<'a> {
+fn data(event: &Event) -> BTreeMap<&str, &str> {
     let mut data: BTreeMap<&str, &str> = event.data.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     // Put in last, so that data cannot claim to be another event even where the door let it in.
     data.insert(EVENT_ID_KEY, event.id.as_str());
     data.insert(TYPE_KEY, &event.kind);
     data.insert(MATCH_ID_KEY, event.match_id.as_str());
+    data
+}
+
+fn message<'a>(event: &'a Event, text: &'a Text, block: Block<'a>, target: &'a Address) -> Request<'a> {
     let notification = Notification { title: &text.title, body: &text.body };
-    Request { message: Message { target, data, notification, block } }
+    Request { message: Message { target, data: data(event), notification, block } }
 }
 
 /// The platform's block, with no time left.
@@ -271,7 +335,8 @@ mod tests {
     }
 
     fn sent(platform: Platform) -> Value {
-        let body = template(platform, "goal:4711").body(&Address::Token("t".to_owned()), 87, 1_800_000_000);
+        let body =
+            template(platform, "goal:4711").body(&Address::Token("t".to_owned()), 1_800_000_087_500, 1_800_000_000_400);
         serde_json::from_slice(&body).unwrap()
     }
 
@@ -337,16 +402,71 @@ mod tests {
             let long = "x".repeat(n);
             Template::styled(&event(&[("k", &long)]), &text(), Platform::Android, style("c"))
         };
-        let Err(MessageError::TooLarge { bytes }) = fill(4096) else { panic!("taken") };
+        let Err(MessageError::TooLarge { bytes, .. }) = fill(4096) else { panic!("taken") };
         let overhead = bytes - 4096;
         assert!(fill(MAX_MESSAGE_BYTES - overhead).is_ok());
-        assert_eq!(fill(MAX_MESSAGE_BYTES - overhead + 1).unwrap_err(), MessageError::TooLarge { bytes: 4097 });
+        let Err(error) = fill(MAX_MESSAGE_BYTES - overhead + 1) else { panic!("taken") };
+        let MessageError::TooLarge { bytes: 4097, data, title } = error else { panic!("{error}") };
+        let ours = r#"{"event_id":"evt-8841","k":"","match_id":"4711","type":"goal"}"#.len();
+        assert_eq!((data, title), (MAX_MESSAGE_BYTES - overhead + 1 + ours, 15), "{error}");
+        assert_eq!(error.field(), "/data");
     }
 
     #[test]
-    fn a_time_left_beyond_fcms_limit_is_cut_to_it() {
-        assert_eq!(left(Platform::Android, u64::MAX, 0), "2419200");
-        assert_eq!(left(Platform::Ios, u64::MAX, i64::MAX), i64::MAX.to_string());
+    fn the_time_left_is_the_deadline_never_zero_and_never_beyond_fcms_limit() {
+        let at = |platform, left_ms: i64| left(platform, 1_800_000_000_500 + left_ms, 1_800_000_000_500);
+        for (left_ms, ttl, expiration) in [
+            (87_000, "87", "1800000087"),
+            (87_999, "87", "1800000088"),
+            (1_999, "1", "1800000002"),
+            (999, "1", "1800000001"),
+            (1, "1", "1800000001"),
+            (0, "1", "1800000001"),
+            (-5_000, "1", "1800000001"),
+            (9_000_000_000, "2419200", "1802419200"),
+        ] {
+            assert_eq!(at(Platform::Android, left_ms), ttl, "{left_ms}");
+            assert_eq!(at(Platform::Web, left_ms), ttl, "{left_ms}");
+            assert_eq!(at(Platform::Ios, left_ms), expiration, "{left_ms}");
+        }
+        for (deadline, now) in [(i64::MAX, i64::MIN), (i64::MIN, i64::MAX), (i64::MAX, i64::MAX)] {
+            for platform in Platform::ALL {
+                assert!(left(*platform, deadline, now).len() <= MAX_DIGITS);
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_too_long_is_cut_to_the_last_byte_that_fits() {
+        for (unit, escaped) in
+            [("x", 1), ("\"", 2), ("👨‍👩‍👧‍👦", 25), ("🇧🇷", 8), ("e\u{301}", 3), ("سّ", 4), ("각", 9), ("得", 3)]
+        {
+            let long = Text { body: unit.repeat(6000 / unit.len()), ..text() };
+            let template = Template::fitted(&event(&[]), &long, Platform::Android, style("c")).unwrap();
+            let bytes = template.middle.len() + MAX_DIGITS + template.tail.len();
+            assert!(bytes <= MAX_MESSAGE_BYTES, "{unit}: {bytes}");
+            let sent: Value = serde_json::from_slice(&template.body(&Address::Token("t".to_owned()), 9, 9)).unwrap();
+            let body = sent["message"]["notification"]["body"].as_str().unwrap().to_owned();
+            let kept = body.strip_suffix('…').unwrap();
+            assert_eq!(kept, unit.repeat(kept.len() / unit.len()), "whole graphemes only");
+            assert!(bytes + escaped > MAX_MESSAGE_BYTES, "{unit}: {bytes}, one more would have fitted");
+        }
+    }
+
+    #[test]
+    fn a_body_of_which_nothing_would_be_left_is_a_refusal() {
+        let room = {
+            let one = Text { body: "x…".to_owned(), ..text() };
+            let template = Template::fitted(&event(&[("k", "")]), &one, Platform::Ios, style("c")).unwrap();
+            MAX_MESSAGE_BYTES - template.middle.len() - MAX_DIGITS - template.tail.len()
+        };
+        let long = Text { body: "x".repeat(50), ..text() };
+        let fitted = |n: usize| Template::fitted(&event(&[("k", &"d".repeat(n))]), &long, Platform::Ios, style("c"));
+        assert!(fitted(room).is_ok());
+        assert!(matches!(fitted(room + 1), Err(MessageError::TooLarge { .. })));
+        let titled = Text { title: "t".repeat(5000), ..long.clone() };
+        let error = Template::fitted(&event(&[]), &titled, Platform::Web, style("c")).unwrap_err();
+        assert_eq!(error.field(), "/fields", "{error}");
     }
 
     /// The platform's block with its time left, set where it belongs and not spliced.
@@ -377,15 +497,15 @@ mod tests {
         #[test]
         fn the_pieces_add_up_to_the_whole_message(
             token in hostile(), fid in any::<bool>(), key in hostile(), value in hostile(), collapse in hostile(),
-            ttl in 0_u64..5_000_000, now in 0_i64..4_000_000_000, which in 0_usize..3, high in any::<bool>(),
+            ttl in 0_i64..5_000_000_000, now in 0_i64..4_000_000_000_000, which in 0_usize..3, high in any::<bool>(),
         ) {
             let platform = Platform::ALL[which];
             let (event, style) = (event(&[(&key, &value)]), Style { urgent: high, ..style(&collapse) });
             let address = if fid { Address::Fid(token.clone()) } else { Address::Token(token.clone()) };
             let template = Template::styled(&event, &text(), platform, style);
             prop_assume!(template.is_ok());
-            let body = template.unwrap().body(&address, ttl, now);
-            let block = timed(block(style, platform), &left(platform, ttl, now));
+            let body = template.unwrap().body(&address, now + ttl, now);
+            let block = timed(block(style, platform), &left(platform, now + ttl, now));
             let want = serde_json::to_vec(&message(&event, &text(), block, &address)).unwrap();
             prop_assert_eq!(std::str::from_utf8(&body).unwrap(), std::str::from_utf8(&want).unwrap());
             let parsed: Value = serde_json::from_slice(&body).unwrap();

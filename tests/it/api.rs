@@ -14,7 +14,7 @@ use fanfare::cli::fanout::FanoutCommand;
 use fanfare::cli::send::SendArgs;
 use fanfare::cli::{self, Failure};
 use fanfare::clock::{Boot, DbClock};
-use fanfare::domain::catalogue::{BUILT_IN, Catalogue};
+use fanfare::domain::catalogue::{BUILT_IN, Catalogue, LiveCatalogue};
 use fanfare::domain::event::FieldError;
 use fanfare::domain::ids::{BootId, DeviceKey, FanoutId};
 use fanfare::door;
@@ -161,8 +161,8 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
     clock.observe(beat.now_ms, asked, Boot::now());
     State {
         store: Arc::clone(store),
-        catalogue: Arc::new(Catalogue::parse(BUILT_IN).unwrap()),
-        fits: Arc::new(|event| match event.data.get("blob") {
+        catalogue: LiveCatalogue::new(Catalogue::parse(BUILT_IN).unwrap()),
+        fits: Arc::new(|_, event| match event.data.get("blob") {
             Some(_) => Err(FieldError { field: "/data/blob".into(), problem: "too much for one message".into() }),
             None => Ok(()),
         }),

@@ -17,5 +17,7 @@ mod faults;
 mod fcm_client;
 mod layering;
 mod oauth;
+mod payload;
 mod store_conformance;
 mod store_plans;
+mod types;

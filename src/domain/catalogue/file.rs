@@ -2,13 +2,10 @@
 //! Must never know: which values are right.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::ops::Range;
 
 use serde::Deserialize;
 use toml::Spanned;
-
-use super::CatalogueError;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,7 +35,40 @@ pub(super) struct RawText {
     pub(super) body: Spanned<String>,
 }
 
-/// Where in the file the reader is; makes the errors.
+/// One thing wrong, and where.
+pub(super) struct Fault {
+    at: usize,
+    told: String,
+}
+
+/// All faults found so far.
+#[derive(Default)]
+pub(super) struct Faults(Vec<Fault>);
+
+impl Faults {
+    pub(super) fn add(&mut self, fault: Fault) {
+        self.0.push(fault);
+    }
+
+    pub(super) fn note<T>(&mut self, result: Result<T, Fault>) -> Option<T> {
+        result.map_err(|fault| self.add(fault)).ok()
+    }
+
+    /// What they say, in the order of the file.
+    pub(super) fn told(mut self) -> Vec<String> {
+        self.0.sort_by_key(|fault| fault.at);
+        self.0.into_iter().map(|fault| fault.told).collect()
+    }
+}
+
+/// Where a text ends, both counted from 1, a column in characters.
+pub(super) fn line_and_column(before: &str) -> String {
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("line {line}, column {column}")
+}
+
+/// Where in the file the reader is; makes the faults.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     source: &'a str,
@@ -51,15 +81,14 @@ impl<'a> Place<'a> {
         Self { source, kind: "", locale: "" }
     }
 
-    pub(super) fn fault(&self, at: Range<usize>, problem: impl Display) -> CatalogueError {
-        let before = self.source.get(..at.start).unwrap_or(self.source);
-        let mut place = format!("line {}", before.matches('\n').count() + 1);
+    pub(super) fn fault(&self, at: Range<usize>, problem: impl ToString) -> Fault {
+        let mut place = line_and_column(self.source.get(..at.start).unwrap_or(self.source));
         for (word, name) in [("type", self.kind), ("locale", self.locale)] {
             if !name.is_empty() {
                 place.push_str(&format!(", {word} {name}"));
             }
         }
-        CatalogueError(format!("{place}: {problem}"))
+        Fault { at: at.start, told: format!("{place}: {}", problem.to_string().replace('\n', "; ")) }
     }
 
     pub(super) fn of_type(self, kind: &'a str) -> Self {

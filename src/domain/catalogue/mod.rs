@@ -2,6 +2,7 @@
 //! Must never know: where the file lies or when it is read again.
 
 mod file;
+mod live;
 mod parse;
 mod render;
 mod template;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use super::batch::Class;
 use super::recipient::KindMask;
 use super::text;
+pub use live::{Changes, LiveCatalogue};
 pub use render::MAX_COLLAPSE_KEY_BYTES;
 pub use template::{BUILT_IN_PLACEHOLDERS, Template, TemplateError, is_field_name};
 
@@ -69,10 +71,29 @@ pub struct Text {
     pub body: String,
 }
 
-/// Why a catalogue was refused; names type, locale and line where known.
+/// Why a catalogue was refused: every fault, each with its place as far as it is known and the way to mend it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CatalogueError(pub String);
+#[error("{}", told(.0, "\n"))]
+pub struct CatalogueError(pub Vec<String>);
+
+impl CatalogueError {
+    /// All in one line, for a log.
+    #[must_use]
+    pub fn in_one_line(&self) -> String {
+        told(&self.0, " | ")
+    }
+}
+
+/// Faults one answer names; a file that is wrong throughout has one cause.
+const MOST_FAULTS: usize = 20;
+
+fn told(faults: &[String], between: &str) -> String {
+    let text = faults.iter().take(MOST_FAULTS).map(String::as_str).collect::<Vec<_>>().join(between);
+    match faults.len().saturating_sub(MOST_FAULTS) {
+        0 => text,
+        more => format!("{text}{between}and {more} more"),
+    }
+}
 
 /// A name no type has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,31 +109,44 @@ impl Catalogue {
     /// Reads and checks a catalogue.
     ///
     /// # Errors
-    /// [`CatalogueError`] says what is wrong, where, and how to mend it. The first fault ends the reading.
+    /// [`CatalogueError`] says what is wrong, where, and how to mend it: the first fault of the form (TOML, keys and
+    /// their kinds), or every fault of what it says.
     pub fn parse(toml: &str) -> Result<Self, CatalogueError> {
         parse::parse(toml)
+    }
+
+    /// The same from bytes, as a file has them.
+    ///
+    /// # Errors
+    /// Those of [`Catalogue::parse`], and the place of the first byte that is not UTF-8.
+    pub fn read(bytes: &[u8]) -> Result<Self, CatalogueError> {
+        let toml = std::str::from_utf8(bytes).map_err(|error| {
+            let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+            let place = file::line_and_column(&before);
+            CatalogueError(vec![format!("{place}: this is not UTF-8; save the file as UTF-8")])
+        })?;
+        Self::parse(toml)
     }
 
     /// Checks that this catalogue may take the place of `old` while the service runs: stored masks name types by bit, and
     /// events already accepted name them by name, so neither may come to mean something else.
     ///
     /// # Errors
-    /// [`CatalogueError`] when a type is gone, or a bit belongs to another type now.
+    /// [`CatalogueError`] names each type that is gone or has another bit now.
     pub fn may_replace(&self, old: &Self) -> Result<(), CatalogueError> {
-        for (name, before) in &old.types {
-            let Some(now) = self.types.get(name) else {
-                return Err(CatalogueError(format!(
-                    "type {name} is gone; events of it may still be sent, so keep it until the service is restarted"
-                )));
-            };
-            if now.bit != before.bit {
-                return Err(CatalogueError(format!(
+        let fault = |(name, before): (&String, &EventType)| match self.types.get(name) {
+            None => Some(format!(
+                "type {name} is gone; events of it may still be sent, so keep it until the service is restarted"
+            )),
+            Some(now) => (now.bit != before.bit).then(|| {
+                format!(
                     "type {name} has bit {} and had {}; follows are stored by bit, so give it back bit {}",
                     now.bit, before.bit, before.bit
-                )));
-            }
-        }
-        Ok(())
+                )
+            }),
+        };
+        let faults: Vec<String> = old.types.iter().filter_map(fault).collect();
+        if faults.is_empty() { Ok(()) } else { Err(CatalogueError(faults)) }
     }
 
     /// The type with this name.

@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 
 use toml::Spanned;
 
-use super::file::{Place, RawFile, RawType};
+use super::file::{Fault, Faults, Place, RawFile, RawType};
 use super::template::{BUILT_IN_PLACEHOLDERS, Template, is_field_name};
-use super::{Catalogue, CatalogueError, EventType, TextTemplate};
+use super::{Catalogue, CatalogueError, EventType, MAX_COLLAPSE_KEY_BYTES, TextTemplate};
 use crate::domain::batch::Class;
 use crate::domain::event::USEFUL_RANGE_S;
 use crate::domain::recipient::Locale;
@@ -24,28 +24,55 @@ const MAX_TEMPLATE_BYTES: usize = 512;
 const MAX_REQUIRED: usize = 16;
 
 pub(super) fn parse(source: &str) -> Result<Catalogue, CatalogueError> {
+    // Some editors put a mark in front of UTF-8; it is no part of the text.
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let place = Place::in_file(source);
-    let file: RawFile = toml::from_str(source).map_err(|e| place.fault(e.span().unwrap_or(0..0), e.message()))?;
-    let default_locale = locale(place, &file.default_locale)?;
+    let mut faults = Faults::default();
+    let file: RawFile = match toml::from_str(source) {
+        Ok(file) => file,
+        Err(e) => {
+            let at = e.span().unwrap_or(0..0);
+            faults.add(place.of_type(type_around(source, at.start)).fault(at, e.message()));
+            return Err(CatalogueError(faults.told()));
+        }
+    };
+    let default_locale = faults.note(locale(place, &file.default_locale));
     if file.types.is_empty() {
-        return Err(place.fault(0..0, "there is no type; add one as [types.goal]"));
+        faults.add(place.fault(0..0, "there is no type; add one as [types.goal]"));
     }
     let mut types = BTreeMap::new();
-    let mut bits = BTreeMap::new();
     for (key, raw) in &file.types {
-        type_name(place, key)?;
-        let place = place.of_type(key.get_ref());
-        let kind = event_type(place, key, raw, &default_locale)?;
-        if let Some(other) = bits.insert(kind.bit, key.get_ref()) {
-            let problem = format!("bit {} belongs to type {other} already; take one that is free", kind.bit);
-            return Err(place.fault(raw.bit.span(), problem));
+        faults.note(type_name(place, key));
+        if let Some(kind) = event_type(place.of_type(key.get_ref()), (key, raw), default_locale.as_deref(), &mut faults)
+        {
+            types.insert(kind.name.clone(), kind);
         }
-        types.insert(kind.name.clone(), kind);
     }
-    Ok(Catalogue { types, default_locale })
+    distinct_bits(place, &file, &mut faults);
+    match (default_locale, faults.told()) {
+        (Some(default_locale), told) if told.is_empty() => Ok(Catalogue { types, default_locale }),
+        (_, told) => Err(CatalogueError(told)),
+    }
 }
 
-fn type_name(place: Place<'_>, key: &Spanned<String>) -> Result<(), CatalogueError> {
+/// The type whose table a place is in, as far as a file that could not be read tells: by the header above it.
+fn type_around(source: &str, at: usize) -> &str {
+    let line_end = source.get(at..).and_then(|rest| rest.find('\n')).map_or(source.len(), |more| at + more);
+    let header = source[..line_end].lines().rev().find_map(|line| line.trim().strip_prefix("[types."));
+    header.and_then(|rest| rest.strip_suffix(']')).unwrap_or_default()
+}
+
+fn distinct_bits(place: Place<'_>, file: &RawFile, faults: &mut Faults) {
+    let mut owners = BTreeMap::new();
+    for (key, raw) in &file.types {
+        if let Some(other) = owners.insert(*raw.bit.get_ref(), key.get_ref()) {
+            let problem = format!("bit {} belongs to type {other} already; take one that is free", raw.bit.get_ref());
+            faults.add(place.of_type(key.get_ref()).fault(raw.bit.span(), problem));
+        }
+    }
+}
+
+fn type_name(place: Place<'_>, key: &Spanned<String>) -> Result<(), Fault> {
     let name = key.get_ref();
     if is_field_name(name) && !name.bytes().any(|b| b.is_ascii_uppercase()) {
         return Ok(());
@@ -54,29 +81,37 @@ fn type_name(place: Place<'_>, key: &Spanned<String>) -> Result<(), CatalogueErr
     Err(place.fault(key.span(), problem))
 }
 
+/// Looks at everything before it gives up, so that one reading tells all.
 fn event_type(
     place: Place<'_>,
-    key: &Spanned<String>,
-    raw: &RawType,
-    default_locale: &str,
-) -> Result<EventType, CatalogueError> {
-    let required = required_fields(place, &raw.required)?;
-    let texts = texts(place, raw, &required)?;
-    if !texts.contains_key(default_locale) {
-        let problem = format!("the text for default_locale {default_locale} is missing; add text.{default_locale}");
-        return Err(place.fault(key.span(), problem));
+    (key, raw): (&Spanned<String>, &RawType),
+    default_locale: Option<&str>,
+    faults: &mut Faults,
+) -> Option<EventType> {
+    let required = required_fields(place, &raw.required, faults);
+    let texts = texts(place, raw, &required, faults);
+    if let Some(locale) = default_locale.filter(|locale| !texts.keys().any(|known| known == locale)) {
+        let problem = format!("the text for default_locale {locale} is missing; add text.{locale}");
+        faults.add(place.fault(key.span(), problem));
     }
-    Ok(EventType {
+    let bit = faults.note(number(place, &raw.bit, "bit", 0..=MAX_BIT));
+    let class = faults.note(class(place, &raw.class));
+    let useful_for_s = faults.note(number(place, &raw.useful_for_s, "useful_for_s", useful_range()));
+    let channel = faults.note(short_name(place, &raw.channel, "channel"));
+    let sound = faults.note(short_name(place, &raw.sound, "sound"));
+    let collapse_key = faults.note(collapse_key(place, &raw.collapse_key, &required));
+    let texts = texts.into_iter().map(|(tag, text)| text.map(|text| (tag, text))).collect::<Option<_>>();
+    Some(EventType {
         name: key.get_ref().clone(),
-        bit: number(place, &raw.bit, "bit", 0..=MAX_BIT)?,
-        class: class(place, &raw.class)?,
-        useful_for_s: number(place, &raw.useful_for_s, "useful_for_s", useful_range())?,
-        channel: short_name(place, &raw.channel, "channel")?,
-        sound: short_name(place, &raw.sound, "sound")?,
+        bit: bit?,
+        class: class?,
+        useful_for_s: useful_for_s?,
+        channel: channel?,
+        sound: sound?,
         high_priority: raw.high_priority,
-        collapse_key: collapse_key(place, &raw.collapse_key, &required)?,
+        collapse_key: collapse_key?,
         required,
-        texts,
+        texts: texts?,
     })
 }
 
@@ -89,7 +124,7 @@ fn number<T: TryFrom<i64>>(
     raw: &Spanned<i64>,
     what: &str,
     range: RangeInclusive<i64>,
-) -> Result<T, CatalogueError> {
+) -> Result<T, Fault> {
     let value = *raw.get_ref();
     let fits = range.contains(&value).then(|| T::try_from(value).ok()).flatten();
     fits.ok_or_else(|| {
@@ -97,7 +132,7 @@ fn number<T: TryFrom<i64>>(
     })
 }
 
-fn class(place: Place<'_>, raw: &Spanned<String>) -> Result<Class, CatalogueError> {
+fn class(place: Place<'_>, raw: &Spanned<String>) -> Result<Class, Fault> {
     let found = Class::ALL.iter().find(|c| c.as_str() == raw.get_ref());
     found.copied().ok_or_else(|| {
         let problem = format!("class {} is unknown; write urgent, normal or bulk", quote(raw.get_ref()));
@@ -105,61 +140,64 @@ fn class(place: Place<'_>, raw: &Spanned<String>) -> Result<Class, CatalogueErro
     })
 }
 
-fn short_name(place: Place<'_>, raw: &Spanned<String>, what: &str) -> Result<String, CatalogueError> {
+fn short_name(place: Place<'_>, raw: &Spanned<String>, what: &str) -> Result<String, Fault> {
     let name = raw.get_ref();
     let fits = !name.trim().is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(is_unshowable);
     fits.then(|| name.clone())
         .ok_or_else(|| place.fault(raw.span(), format!("{what} must be 1 to {MAX_NAME_BYTES} visible bytes")))
 }
 
-fn locale(place: Place<'_>, raw: &Spanned<String>) -> Result<String, CatalogueError> {
+fn locale(place: Place<'_>, raw: &Spanned<String>) -> Result<String, Fault> {
     let tag = Locale::parse(raw.get_ref()).ok_or_else(|| {
         place.fault(raw.span(), format!("{} is no locale; write it like en or pt-BR", quote(raw.get_ref())))
     })?;
     Ok(tag.as_str().to_owned())
 }
 
-fn required_fields(place: Place<'_>, raw: &[Spanned<String>]) -> Result<Vec<String>, CatalogueError> {
+/// A name stays in the list when it is at fault, or every text that uses it would be told off as well.
+fn required_fields(place: Place<'_>, raw: &[Spanned<String>], faults: &mut Faults) -> Vec<String> {
     let mut fields: Vec<String> = Vec::new();
     for field in raw {
         let name = field.get_ref();
         let problem = if !is_field_name(name) {
-            format!("required field {} must be 1 to 64 letters, digits and _", quote(name))
+            Some(format!("required field {} must be 1 to 64 letters, digits and _", quote(name)))
         } else if BUILT_IN_PLACEHOLDERS.contains(&name.as_str()) {
-            format!("{name} is known of every event; take it out of required")
+            Some(format!("{name} is known of every event; take it out of required"))
         } else if fields.contains(name) {
-            format!("required names {name} twice; once is enough")
-        } else if fields.len() == MAX_REQUIRED {
-            format!("at most {MAX_REQUIRED} fields can be required")
+            Some(format!("required names {name} twice; once is enough"))
         } else {
-            fields.push(name.clone());
-            continue;
+            (fields.len() == MAX_REQUIRED).then(|| format!("at most {MAX_REQUIRED} fields can be required"))
         };
-        return Err(place.fault(field.span(), problem));
+        if let Some(problem) = problem {
+            faults.add(place.fault(field.span(), problem));
+        }
+        fields.push(name.clone());
     }
-    Ok(fields)
+    fields
 }
 
+/// By locale; `None` where a text is at fault.
 fn texts(
     place: Place<'_>,
     raw: &RawType,
     required: &[String],
-) -> Result<BTreeMap<String, TextTemplate>, CatalogueError> {
-    let mut texts: BTreeMap<String, TextTemplate> = BTreeMap::new();
+    faults: &mut Faults,
+) -> BTreeMap<String, Option<TextTemplate>> {
+    let mut texts: BTreeMap<String, Option<TextTemplate>> = BTreeMap::new();
     for (key, text) in &raw.text {
-        let tag = locale(place, key)?;
+        let Some(tag) = faults.note(locale(place, key)) else { continue };
         let place = place.of_locale(key.get_ref());
         if texts.keys().any(|known| known.eq_ignore_ascii_case(&tag)) {
-            return Err(place.fault(key.span(), "this locale is there in another spelling; keep one of them"));
+            faults.add(place.fault(key.span(), "this locale is there in another spelling; keep one of them"));
         }
-        let title = template(place, &text.title, required)?;
-        let body = template(place, &text.body, required)?;
-        texts.insert(tag, TextTemplate { title, body });
+        let title = faults.note(template(place, &text.title, required));
+        let body = faults.note(template(place, &text.body, required));
+        texts.insert(tag, title.zip(body).map(|(title, body)| TextTemplate { title, body }));
     }
-    Ok(texts)
+    texts
 }
 
-fn template(place: Place<'_>, raw: &Spanned<String>, required: &[String]) -> Result<Template, CatalogueError> {
+fn template(place: Place<'_>, raw: &Spanned<String>, required: &[String]) -> Result<Template, Fault> {
     let text = raw.get_ref();
     let fault = |problem: String| place.fault(raw.span(), problem);
     if text.trim().is_empty() || text.len() > MAX_TEMPLATE_BYTES {
@@ -179,7 +217,14 @@ fn template(place: Place<'_>, raw: &Spanned<String>, required: &[String]) -> Res
     Ok(template)
 }
 
-fn collapse_key(place: Place<'_>, raw: &Spanned<String>, required: &[String]) -> Result<Template, CatalogueError> {
+fn collapse_key(place: Place<'_>, raw: &Spanned<String>, required: &[String]) -> Result<Template, Fault> {
+    if raw.get_ref().len() > MAX_COLLAPSE_KEY_BYTES {
+        let problem = format!(
+            "collapse_key has {} bytes and may have {MAX_COLLAPSE_KEY_BYTES}, which is what a phone takes; shorten it",
+            raw.get_ref().len()
+        );
+        return Err(place.fault(raw.span(), problem));
+    }
     let template = template(place, raw, required)?;
     if template.placeholders().any(|name| name == "event_id" || name == "match_id") {
         return Ok(template);

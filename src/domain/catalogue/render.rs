@@ -33,7 +33,8 @@ impl EventType {
     /// Fills the texts of one locale, as returned by [`EventType::locale_for`]. For any other locale both are empty.
     #[must_use]
     pub fn render(&self, locale: &str, event: &Event) -> Text {
-        let fill = |pick: fn(&TextTemplate) -> &Template| self.texts.get(locale).map(|t| pick(t).fill(event));
+        let fill =
+            |pick: fn(&TextTemplate) -> &Template| self.texts.get(locale).map(|t| pick(t).fill_for(event, locale));
         Text { title: fill(|t| &t.title).unwrap_or_default(), body: fill(|t| &t.body).unwrap_or_default() }
     }
 

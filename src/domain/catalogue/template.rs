@@ -1,7 +1,10 @@
 //! Owns the text with `{placeholders}`: reading it once, filling it for one event.
 //! Must never know: which placeholders a type allows, locales, or files.
 
+use std::borrow::Cow;
+
 use crate::domain::event::Event;
+use crate::domain::text::{is_right_to_left, isolated};
 
 /// Placeholders every template may use, whatever fields its type requires.
 pub const BUILT_IN_PLACEHOLDERS: [&str; 3] = ["event_id", "type", "match_id"];
@@ -81,11 +84,25 @@ impl Template {
     /// accepted before it are still being sent.
     #[must_use]
     pub fn fill(&self, event: &Event) -> String {
+        self.fill_with(event, Cow::Borrowed)
+    }
+
+    /// The same for people who read `locale`: values that run against its direction are isolated where that is needed.
+    ///
+    /// A text written from right to left needs none. It starts with a word of its own, so that its direction is
+    /// settled, and `Arsenal 2-1 Chelsea` inside it stays one stretch, read as it is written. A mark around each name
+    /// would tear that apart and show the goals the other way round.
+    #[must_use]
+    pub fn fill_for(&self, event: &Event, locale: &str) -> String {
+        if is_right_to_left(locale) { self.fill(event) } else { self.fill_with(event, isolated) }
+    }
+
+    fn fill_with<'a>(&'a self, event: &'a Event, shown: impl Fn(&'a str) -> Cow<'a, str>) -> String {
         self.0
             .iter()
             .map(|piece| match piece {
-                Piece::Literal(text) => text.as_str(),
-                Piece::Field(name) => value(event, name),
+                Piece::Literal(text) => Cow::Borrowed(text.as_str()),
+                Piece::Field(name) => shown(value(event, name)),
             })
             .collect()
     }

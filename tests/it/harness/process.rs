@@ -106,9 +106,14 @@ impl Process {
 
     /// SIGTERM.
     pub async fn terminate(&self) {
+        self.signal("-TERM").await;
+    }
+
+    /// A signal by its name, `-HUP`.
+    pub async fn signal(&self, name: &str) {
         let pid = self.child.id().expect("a running process").to_string();
-        let status = Command::new("kill").args(["-TERM", &pid]).status().await;
-        assert!(status.unwrap().success(), "kill -TERM {pid}");
+        let status = Command::new("kill").args([name, &pid]).status().await;
+        assert!(status.unwrap().success(), "kill {name} {pid}");
     }
 
     /// Waits until it has ended by itself.
