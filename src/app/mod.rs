@@ -7,6 +7,7 @@
 
 mod bridge;
 mod build;
+mod credentials;
 mod open;
 
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use open::{open_catalogue, open_store, unavailable};
+pub use open::{check, open_catalogue, open_store, unavailable};
 
 use crate::api;
 use crate::domain::batch::Outbound;

@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::Subcommand;
 
 use super::{Failure, configuration, print, serving};
+use crate::app;
 
 /// What to do with the configuration.
 #[derive(Debug, Clone, Copy, Subcommand)]
@@ -23,6 +24,9 @@ pub enum ConfigCommand {
 pub fn run(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Failure> {
     match command {
         ConfigCommand::Print => print(&configuration(file)?.print()),
-        ConfigCommand::Check => serving(file).and_then(|_| print("ok\n")),
+        ConfigCommand::Check => {
+            app::check(&serving(file)?)?;
+            print("ok\n")
+        }
     }
 }

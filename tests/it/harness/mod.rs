@@ -1,6 +1,7 @@
 //! Owns the real servers tests run against. A server that is missing fails the test with the command that installs it.
 
 pub mod logs;
+pub mod metadata;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
