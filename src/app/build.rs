@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::bridge::{self, Watched};
-use super::open::{open_catalogue, open_store, unavailable};
+use super::credentials::{self, Access};
+use super::open::{CONNECT_TIMEOUT, Inputs, ceiling_settings, open_store, unavailable};
 use super::{App, BuildError, Workers};
 use crate::api::{self, Keys};
-use crate::ceiling::{self, Ceiling, GrantRun};
+use crate::ceiling::{Ceiling, GrantRun};
 use crate::clock::DbClock;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
@@ -27,7 +27,6 @@ use crate::fanout::lease::Lease;
 use crate::fanout::wiring::{Pacing, Wiring};
 use crate::fanout::{Hands, ToSender, sender};
 use crate::fcm::connections::Settings as FcmSettings;
-use crate::fcm::credentials::ServiceAccount;
 use crate::fcm::http::TokenHttp;
 use crate::fcm::oauth::Tokens;
 use crate::ledger::flush::Flusher;
@@ -36,8 +35,6 @@ use crate::ledger::settle::Settler;
 use crate::metrics::Metrics;
 use crate::store::Store;
 
-/// Longest wait for TCP and TLS with FCM.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Freezes handed over in process; more are found by the freezer's own look into the database.
 const HANDOVER: usize = 1024;
 
@@ -56,8 +53,9 @@ impl App {
         lease.beat(&base.store).await.map_err(unavailable)?;
 
         let stop = CancellationToken::new();
-        let (ceiling, grants) = Ceiling::start(base.ceiling(&config), live_seen.clone(), stop.clone());
-        let tokens = base.tokens(&ceiling)?;
+        let (ceiling, grants) =
+            Ceiling::start(ceiling_settings(&config, &base.access.project), live_seen.clone(), stop.clone());
+        let tokens = base.tokens(&ceiling);
         let hands = Arc::new(Hands::new(usize::try_from(config.fcm.slots).unwrap_or(usize::MAX)));
         let watched = Watched {
             ceiling: ceiling.clone(),
@@ -126,46 +124,28 @@ struct Base {
     store: Arc<dyn Store>,
     catalogue: LiveCatalogue,
     keys: Keys,
-    account: ServiceAccount,
-    project: String,
+    access: Access,
+    http: TokenHttp,
     ca_pem: Option<Vec<u8>>,
     boot: BootId,
 }
 
 impl Base {
     async fn open(config: &Config) -> Result<Self, BuildError> {
-        let bad = |what: String| BuildError::Config { what };
-        let catalogue = LiveCatalogue::new(open_catalogue(config)?);
-        let keys = Keys::parse(config.api.keys.expose_secret()).map_err(|e| bad(format!("api.keys: {e}")))?;
-        let fcm = &config.fcm;
-        let account = ServiceAccount::load(fcm.credentials.expose_secret(), &fcm.credentials_file)
-            .map_err(|e| bad(format!("{}: {e}", key_setting(config))))?;
-        let project = project(config, &account)?;
-        let ca_pem = ca_pem(config)?;
+        let Inputs { catalogue, keys, credentials, ca_pem, http } = Inputs::read(config)?;
+        let catalogue = LiveCatalogue::new(catalogue);
+        let access = credentials::access(config, credentials, &http).await?;
         let store = open_store(config).await?;
         if matches!(config.database.engine(), Some(Engine::Sqlite(_))) {
             store.migrate().await.map_err(unavailable)?;
         }
         store.ready().await.map_err(unavailable)?;
-        Ok(Self { store, catalogue, keys, account, project, ca_pem, boot: BootId::fresh() })
-    }
-
-    fn ceiling(&self, config: &Config) -> ceiling::Settings {
-        let redis = &config.redis.url;
-        ceiling::Settings {
-            rate_per_s: config.ceiling.rate_per_s,
-            burst: config.ceiling.burst(),
-            redis_url: (!redis.expose_secret().is_empty()).then(|| redis.clone()),
-            project: self.project.clone(),
-            shared_database: self.store.engine() == "postgres",
-        }
+        Ok(Self { store, catalogue, keys, access, http, ca_pem, boot: BootId::fresh() })
     }
 
     /// Starts the access token's task; every request of it is charged to the ceiling.
-    fn tokens(&self, ceiling: &Ceiling) -> Result<Tokens, BuildError> {
-        let http = TokenHttp::new(self.ca_pem.as_deref(), CONNECT_TIMEOUT)
-            .map_err(|e| BuildError::Config { what: e.to_string() })?;
-        Ok(Tokens::start(self.account.clone(), http, ceiling.charger(), SystemTime::now))
+    fn tokens(&self, ceiling: &Ceiling) -> Tokens {
+        Tokens::start(self.access.source.clone(), self.http.clone(), ceiling.charger(), SystemTime::now)
     }
 
     fn workers(&self, config: &Config, wires: Wires, ends: Ends) -> Result<Built, BuildError> {
@@ -232,7 +212,7 @@ impl Base {
         FcmSettings {
             endpoint: fcm.endpoint.clone(),
             ca_pem: self.ca_pem.clone(),
-            project_id: self.project.clone(),
+            project_id: self.access.project.clone(),
             max_streams_total: fcm.slots + fcm.lent(),
             streams_per_connection: fcm.streams_per_connection,
             attempt_timeout: Duration::from_millis(fcm.attempt_timeout_ms),
@@ -253,39 +233,6 @@ fn pacing(config: &Config) -> Pacing {
         unflushed: size(fcm.unflushed()),
         retry_delay: Duration::from_millis(fcm.retry_delay_ms),
     }
-}
-
-/// The project id: the setting goes before the key file; which of them it was is logged.
-fn project(config: &Config, account: &ServiceAccount) -> Result<String, BuildError> {
-    let set = &config.fcm.project_id;
-    let (project_id, source) = match &account.project_id {
-        _ if !set.is_empty() => (set.clone(), "fcm.project_id"),
-        Some(id) => (id.clone(), "key file"),
-        None => {
-            let what = "no project id: the key has none; set fcm.project_id".to_owned();
-            return Err(BuildError::Config { what });
-        }
-    };
-    tracing::info!(target: "fanfare::app", project_id, source, "project");
-    Ok(project_id)
-}
-
-/// The setting the service-account key comes from.
-fn key_setting(config: &Config) -> String {
-    let fcm = &config.fcm;
-    if fcm.credentials.expose_secret().trim().is_empty() && !fcm.credentials_file.as_os_str().is_empty() {
-        return format!("fcm.credentials_file {}", fcm.credentials_file.display());
-    }
-    "fcm.credentials".to_owned()
-}
-
-fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
-    let file = &config.fcm.ca_file;
-    if file.as_os_str().is_empty() {
-        return Ok(None);
-    }
-    let what = |e: std::io::Error| BuildError::Config { what: format!("fcm.ca_file {}: {e}", file.display()) };
-    std::fs::read(file).map(Some).map_err(what)
 }
 
 async fn bind(addr: std::net::SocketAddr, key: &str) -> Result<TcpListener, BuildError> {

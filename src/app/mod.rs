@@ -7,6 +7,7 @@
 
 mod bridge;
 mod build;
+mod credentials;
 mod open;
 mod reload;
 
@@ -21,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use open::{open_catalogue, open_store, unavailable};
+pub use open::{check, open_catalogue, open_store, unavailable};
 pub use reload::Reload;
 
 use crate::api;

@@ -1,14 +1,75 @@
-//! Owns the choice of database and catalogue from the configuration.
+//! Owns what is read and chosen from the configuration before anything is wired: database, catalogue, keys.
 //! Must never know: what they are used for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::BuildError;
+use secrecy::ExposeSecret;
+
+use super::{BuildError, credentials};
+use crate::api::Keys;
+use crate::ceiling;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::{BUILT_IN, Catalogue};
+use crate::fcm::credentials::Credentials;
+use crate::fcm::http::TokenHttp;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
+
+/// Longest wait for TCP and TLS with FCM and with whoever gives access tokens.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the configuration names, read and checked; nothing is connected.
+pub(super) struct Inputs {
+    pub(super) catalogue: Catalogue,
+    pub(super) keys: Keys,
+    pub(super) credentials: Credentials,
+    pub(super) ca_pem: Option<Vec<u8>>,
+    pub(super) http: TokenHttp,
+}
+
+impl Inputs {
+    pub(super) fn read(config: &Config) -> Result<Self, BuildError> {
+        let bad = |what: String| BuildError::Config { what };
+        let catalogue = open_catalogue(config)?;
+        let keys = Keys::parse(config.api.keys.expose_secret()).map_err(|e| bad(format!("api.keys: {e}")))?;
+        let credentials = credentials::read(config)?;
+        let ca_pem = ca_pem(config)?;
+        let http = TokenHttp::new(ca_pem.as_deref(), CONNECT_TIMEOUT).map_err(|e| bad(e.to_string()))?;
+        ceiling_settings(config, "").check().map_err(|e| bad(format!("redis.url: {e}; write redis://HOST:PORT")))?;
+        Ok(Self { catalogue, keys, credentials, ca_pem, http })
+    }
+}
+
+/// Refuses what `serve` would refuse without asking anybody: catalogue, API keys, credentials, certificate, URLs.
+///
+/// # Errors
+/// [`BuildError::Config`] for the first.
+pub fn check(config: &Config) -> Result<(), BuildError> {
+    Inputs::read(config).map(drop)
+}
+
+/// What the ceiling needs to know.
+pub(super) fn ceiling_settings(config: &Config, project: &str) -> ceiling::Settings {
+    let redis = &config.redis.url;
+    ceiling::Settings {
+        rate_per_s: config.ceiling.rate_per_s,
+        burst: config.ceiling.burst(),
+        redis_url: (!redis.expose_secret().is_empty()).then(|| redis.clone()),
+        project: project.to_owned(),
+        shared_database: config.database.engine() == Some(Engine::Postgres),
+    }
+}
+
+fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
+    let file = &config.fcm.ca_file;
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let what = |e: std::io::Error| BuildError::Config { what: format!("fcm.ca_file {}: {e}", file.display()) };
+    std::fs::read(file).map(Some).map_err(what)
+}
 
 /// Opens the configured database; the schema is neither made nor checked.
 ///

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::Subcommand;
 
 use super::{Failure, configuration, print, serving};
-use crate::app::open_catalogue;
+use crate::app;
 
 /// What to do with the configuration.
 #[derive(Debug, Clone, Copy, Subcommand)]
@@ -26,7 +26,7 @@ pub fn run(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Failure> 
     match command {
         ConfigCommand::Print => print(&configuration(file)?.print()),
         ConfigCommand::Check => {
-            open_catalogue(&serving(file)?)?;
+            app::check(&serving(file)?)?;
             print("ok\n")
         }
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use secrecy::ExposeSecret;
 use tracing_subscriber::EnvFilter;
 
+use super::credentials::{is_host, is_project_id};
 use super::fault::Fault;
 use super::layers::Settings;
 use super::{Config, keys};
@@ -24,6 +25,8 @@ const RULES: &[Rule] = &[
     redis_is_known,
     endpoint_is_a_base_url,
     endpoint_is_not_in_the_clear,
+    project_could_exist,
+    metadata_is_a_host,
     lent_fit_slots,
     stall_is_before_timeout,
     timeout_is_before_grace,
@@ -102,6 +105,24 @@ fn endpoint_is_not_in_the_clear(config: &Config) -> Broken {
     broken(!here, "fcm.endpoint", fault, "use https:// (and fcm.ca_file for an emulator), or an emulator on 127.0.0.1")
 }
 
+fn project_could_exist(config: &Config) -> Broken {
+    let id = &config.fcm.project_id;
+    let fault = format!("{} is no project id: 6 to 30 small letters, digits and hyphens", keys::shown(id));
+    let fix = "copy it from the Firebase console (Project settings, Project ID), or leave it empty";
+    broken(!id.is_empty() && !is_project_id(id), "fcm.project_id", fault, fix)
+}
+
+fn metadata_is_a_host(config: &Config) -> Broken {
+    let host = &config.fcm.metadata_host;
+    let fault = format!("{} is not HOST or HOST:PORT", keys::shown(host));
+    broken(
+        !is_host(host),
+        "fcm.metadata_host",
+        fault,
+        "leave it as it is: metadata.google.internal, on all of Google Cloud",
+    )
+}
+
 fn lent_fit_slots(config: &Config) -> Broken {
     let (lent, slots) = (config.fcm.lent(), config.fcm.slots);
     let fault = format!("{lent} slots to lend are more than the {slots} of fcm.slots");
@@ -160,12 +181,7 @@ fn types_file_is_there(config: &Config) -> Broken {
 
 fn is_there(key: &'static str, path: &Path) -> Broken {
     let error = std::fs::File::open(path).err().filter(|_| !path.as_os_str().is_empty())?;
-    let path = path.to_string_lossy();
-    if path.trim_start().starts_with('{') {
-        let fault = "holds JSON where the path of a file belongs".to_owned();
-        return broken(true, key, fault, "name a file; fcm.credentials takes a service-account key itself");
-    }
-    let fault = format!("{} cannot be read: {error}", keys::shown(&path));
+    let fault = format!("{} cannot be read: {error}", keys::shown(&path.to_string_lossy()));
     broken(true, key, fault, "name a file that exists and may be read, or leave it empty")
 }
 
@@ -304,10 +320,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_pasted_where_its_path_belongs_is_refused_unseen() {
-        let pairs = [("API__KEYS", "ci:events:00"), ("FCM__CREDENTIALS_FILE", "{\"private_key\":\"hunter2\"}")];
-        let error = load(None, &env(&pairs)).unwrap().serving().unwrap_err().to_string();
-        assert!(error.contains("fcm.credentials takes") && !error.contains("hunter2"), "{error}");
+    fn a_project_and_a_metadata_server_must_be_able_to_exist() {
+        refused(&[("FCM__PROJECT_ID", "My Project")], "fcm.project_id", "\"My Project\" is no project id");
+        taken(&[("FCM__PROJECT_ID", "my-project")]);
+        refused(&[("FCM__METADATA_HOST", "http://h")], "fcm.metadata_host", "\"http://h\" is not HOST");
+        taken(&[("FCM__METADATA_HOST", "127.0.0.1:8080")]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("database.url", "DATABASE_URL"),
     ("redis.url", "REDIS_URL"),
     ("fcm.credentials_file", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ("fcm.metadata_host", "GCE_METADATA_HOST"),
     ("log.filter", "RUST_LOG"),
     ("log.format", "LOG_FORMAT"),
 ];
@@ -136,6 +137,7 @@ mod tests {
             ("DATABASE_URL", "postgres://u:p@h/d"),
             ("REDIS_URL", "redis://r"),
             ("GOOGLE_APPLICATION_CREDENTIALS", "/keys/sa.json"),
+            ("GCE_METADATA_HOST", "127.0.0.1:8081"),
             ("PORT", "7070"),
             ("FANFARE_API_KEYS", "ci:events:00"),
             ("RUST_LOG", "debug"),
@@ -144,6 +146,7 @@ mod tests {
         assert_eq!(config.database.url.expose_secret(), "postgres://u:p@h/d");
         assert_eq!(config.redis.url.expose_secret(), "redis://r");
         assert_eq!(config.fcm.credentials_file.to_str(), Some("/keys/sa.json"));
+        assert_eq!(config.fcm.metadata_host, "127.0.0.1:8081");
         assert_eq!(config.api.listen.to_string(), "0.0.0.0:7070");
         assert_eq!(config.api.keys.expose_secret(), "ci:events:00");
         assert_eq!((config.log.filter.as_str(), config.log.format.as_str()), ("debug", "json"));
@@ -187,6 +190,22 @@ mod tests {
         let config = config(&[("FANFARE__FCM__CREDENTIALS_FILE", "/keys/sa.json")]);
         assert_eq!(config.fcm.credentials_file.to_str(), Some("/keys/sa.json"));
         assert_eq!(config.fcm.credentials.expose_secret(), "");
+    }
+
+    #[test]
+    fn a_key_where_its_path_belongs_is_a_secret_and_counts_as_the_key() {
+        let key = r#"{"private_key": "hunter2"}"#;
+        for variable in ["GOOGLE_APPLICATION_CREDENTIALS", "FANFARE__FCM__CREDENTIALS_FILE"] {
+            let loaded = load(None, &env(&[(variable, key)])).unwrap();
+            assert_eq!(loaded.config.fcm.credentials.expose_secret(), key);
+            assert_eq!(loaded.config.fcm.credentials_file.to_str(), Some(""));
+            assert_eq!(loaded.origin("fcm.credentials"), format!("environment variable {variable}"));
+            assert!(!loaded.print().contains("hunter2"));
+        }
+        let both = config(&[("GOOGLE_APPLICATION_CREDENTIALS", key), ("FANFARE__FCM__CREDENTIALS", "metadata")]);
+        assert_eq!(both.fcm.credentials.expose_secret(), "metadata", "the exact name wins");
+        let empty = config(&[("GOOGLE_APPLICATION_CREDENTIALS", key), ("FANFARE__FCM__CREDENTIALS", "")]);
+        assert_eq!(empty.fcm.credentials.expose_secret(), "", "also when it says: none");
     }
 
     #[test]

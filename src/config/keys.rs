@@ -70,6 +70,7 @@ pub const KEYS: &[Key] = &[
     key("fcm.project_id", Kind::Text),
     key("fcm.credentials_file", Kind::Text),
     key("fcm.credentials", Kind::Secret),
+    key("fcm.metadata_host", Kind::Text),
     integer("fcm.slots", 1, 4096, "attempts"),
     integer("fcm.lent_slots", -1, 4096, "slots"),
     integer("fcm.attempt_timeout_ms", 10, 600_000, "ms"),

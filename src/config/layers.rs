@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use super::fault::{ConfigError, Fault, Origin};
 use super::keys::{self, KEYS, Key};
-use super::{Config, DEFAULTS, check, environment};
+use super::{Config, DEFAULTS, check, credentials, environment};
 
 /// The environment: names and values. Passed in, so that a test is as good as a process.
 pub type Environment = BTreeMap<String, String>;
@@ -138,10 +138,13 @@ impl Draft {
         }
     }
 
-    /// Puts one value over what is there, or notes why not.
+    /// Puts one value over what is there, or notes why not. A key where its path belongs counts as the key, so that it
+    /// is treated as the secret it is.
     pub(super) fn put(&mut self, key: &'static Key, read: Result<Value, String>, origin: Origin) {
         match read {
             Ok(value) => {
+                let is_key = key.name == "fcm.credentials_file" && value.as_str().is_some_and(credentials::is_key);
+                let key = if is_key { keys::find("fcm.credentials").unwrap_or(key) } else { key };
                 self.settings.insert(key.name, Setting { value, origin });
             }
             Err(wrong) => self.refuse(key.name, &origin, wrong, format!("give it {}", key.expected())),

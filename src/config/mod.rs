@@ -2,6 +2,7 @@
 //! Must never know: the rooms that use it.
 
 mod check;
+mod credentials;
 mod environment;
 mod fault;
 mod keys;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+pub use credentials::is_project_id;
 pub use fault::{ConfigError, Fault, Origin};
 pub use layers::{Environment, Loaded, load};
 
@@ -120,12 +122,14 @@ pub struct Fcm {
     pub endpoint: String,
     /// PEM file of an additional root certificate; empty = the system's roots only.
     pub ca_file: PathBuf,
-    /// Project id; empty = the one of the key file.
+    /// Project id; empty = the one of the key, or of the metadata server.
     pub project_id: String,
     /// Path of the service-account key file; empty = none.
     pub credentials_file: PathBuf,
-    /// The service-account key itself; goes before the file.
+    /// The service-account key itself, or `metadata`; goes before the file.
     pub credentials: SecretString,
+    /// `HOST` or `HOST:PORT` of Google Cloud's metadata server.
+    pub metadata_host: String,
     /// Attempts in flight.
     pub slots: u32,
     /// Slots lent to stalled attempts; -1 = half of `slots`, 0 = strict.

@@ -10,6 +10,16 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// (FCM: "if no retry-after header is set, default to 60 seconds", firebase.google.com/docs/cloud-messaging/scale-fcm).
 pub const DEFAULT_THROTTLE_PAUSE: Duration = Duration::from_secs(60);
 
+/// No pause after a throttle is shorter. `Retry-After: 0`, a negative number and a date in the past do not mean "absent",
+/// but whoever throttles and asks for no pause at all would be asked again at once, for ever.
+pub const SHORTEST_THROTTLE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The pause after a throttle, given what its `Retry-After` was read as: never earlier than asked.
+#[must_use]
+pub fn throttle_pause(asked: Option<Duration>) -> Duration {
+    asked.unwrap_or(DEFAULT_THROTTLE_PAUSE).clamp(SHORTEST_THROTTLE_PAUSE, MAX_RETRY_AFTER)
+}
+
 /// Reads a `Retry-After` value: seconds, a fraction of seconds, or an HTTP-date.
 ///
 /// `now` is the wall clock the date is compared with. Never shorter than asked: a fraction rounds up to a millisecond.
@@ -56,6 +66,20 @@ mod tests {
         assert_eq!(read("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
         let far = httpdate::fmt_http_date(now + Duration::from_secs(400_000_000));
         assert_eq!(read(&far), Some(MAX_RETRY_AFTER));
+    }
+
+    #[test]
+    fn a_throttle_that_asks_for_no_pause_still_gets_one() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let pause = |raw: &str| throttle_pause(parse_retry_after(raw, now)).as_secs_f64();
+        for none in ["0", "0.0", "-0", "-20", "0.2", "Wed, 21 Oct 2015 07:28:00 GMT"] {
+            assert_eq!(pause(none), 1.0, "{none}");
+        }
+        assert_eq!(
+            [pause("1.5"), pause("20"), pause("1e9"), pause("soon"), pause("")],
+            [1.5, 20.0, 3600.0, 60.0, 60.0]
+        );
+        assert_eq!(throttle_pause(None), DEFAULT_THROTTLE_PAUSE);
     }
 
     proptest! {

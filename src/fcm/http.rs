@@ -23,6 +23,10 @@ use super::tls;
 /// Bytes read of a body; the rest is dropped with its stream. The longest known FCM answer has under 2 KiB.
 pub const BODY_CAP: usize = 64 * 1024;
 
+/// Google's metadata servers answer only requests with this header, and mark their answers with it.
+const FLAVOR: HeaderName = HeaderName::from_static("metadata-flavor");
+const GOOGLE: &str = "Google";
+
 /// How the body of an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -79,6 +83,20 @@ impl Target {
     #[must_use]
     pub fn is_https(&self) -> bool {
         self.0.scheme() == "https"
+    }
+
+    /// Whether it is this machine.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let host = self.0.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// The same with a query.
+    #[must_use]
+    pub fn with_query(mut self, query: &str) -> Self {
+        self.0.set_query(Some(query));
+        self
     }
 }
 
@@ -168,6 +186,18 @@ impl TokenHttp {
     pub async fn post_form(&self, to: &Target, fields: &[(&str, &str)], within: Duration) -> Wire {
         exchange(self.0.post(to.0.clone()).form(fields), within).await
     }
+
+    /// Asks a metadata server, with the header it demands. Also says whether the answer carries it, as all of theirs do.
+    pub async fn get_metadata(&self, from: &Target, within: Duration) -> (Wire, bool) {
+        let deadline = Instant::now() + within;
+        match send(self.0.get(from.0.clone()).header(FLAVOR, GOOGLE), deadline).await {
+            Err(broken) => (Wire::Broken(broken), false),
+            Ok(response) => {
+                let genuine = response.headers().get(FLAVOR).is_some_and(|value| value == GOOGLE);
+                (Wire::Answer(answer(response, deadline).await), genuine)
+            }
+        }
+    }
 }
 
 fn strict(tls: rustls::ClientConfig, connect_timeout: Duration) -> ClientBuilder {
@@ -184,11 +214,15 @@ fn strict(tls: rustls::ClientConfig, connect_timeout: Duration) -> ClientBuilder
 
 async fn exchange(request: RequestBuilder, within: Duration) -> Wire {
     let deadline = Instant::now() + within;
-    match timeout_at(deadline, request.send()).await {
-        Err(_) => Wire::Broken(Broken::Timeout),
-        Ok(Err(error)) => Wire::Broken(Broken::read(&error, error.is_connect())),
-        Ok(Ok(response)) => Wire::Answer(answer(response, deadline).await),
+    match send(request, deadline).await {
+        Err(broken) => Wire::Broken(broken),
+        Ok(response) => Wire::Answer(answer(response, deadline).await),
     }
+}
+
+async fn send(request: RequestBuilder, deadline: Instant) -> Result<Response, Broken> {
+    let sent = timeout_at(deadline, request.send()).await.map_err(|_| Broken::Timeout)?;
+    sent.map_err(|error| Broken::read(&error, error.is_connect()))
 }
 
 async fn answer(mut response: Response, deadline: Instant) -> Answer {

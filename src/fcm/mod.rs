@@ -3,7 +3,8 @@
 //!
 //! [`connections`] makes one attempt on a stream of its own and [`attempted`] says what it came to, with
 //! [`classify`] reading the answer and [`broken`] reading the lack of one. [`message`] builds the body, [`oauth`]
-//! keeps the access token fresh with the key of [`credentials`]. Only [`http`] knows reqwest.
+//! keeps the access token fresh with the key of [`credentials`] or from the server of [`metadata`]. Only [`http`] knows
+//! reqwest.
 
 pub mod assertion;
 pub mod attempted;
@@ -17,6 +18,7 @@ mod envelope;
 pub mod error;
 pub mod http;
 pub mod message;
+pub mod metadata;
 pub mod oauth;
 pub mod sanitise;
 mod tls;

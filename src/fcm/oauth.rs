@@ -15,10 +15,11 @@ use super::assertion;
 use super::bearer::Bearer;
 use super::credentials::ServiceAccount;
 use super::http::{TokenHttp, Wire};
-use super::token_answer::{Granted, TokenError, read, skew};
+use super::metadata::MetadataServer;
+use super::token_answer::{Granted, TokenError, read, read_metadata, skew};
 use crate::domain::charge::Charge;
 
-/// Longest wait for the token endpoint.
+/// Longest wait for whoever gives access tokens.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Refreshed this long before its end, or in its last fifth if that is later.
 const AHEAD: Duration = Duration::from_secs(300);
@@ -67,10 +68,15 @@ pub struct Tokens {
 impl Tokens {
     /// Starts the task on the current runtime. Every request is charged first; `clock` is the wall clock.
     #[must_use]
-    pub fn start(key: ServiceAccount, http: TokenHttp, charge: Arc<dyn Charge>, clock: fn() -> SystemTime) -> Self {
+    pub fn start(
+        from: impl Into<TokenSource>,
+        http: TokenHttp,
+        charge: Arc<dyn Charge>,
+        clock: fn() -> SystemTime,
+    ) -> Self {
         let (publish, state) = watch::channel(TokenState::Waiting);
         let (rejected, rejections) = watch::channel(0);
-        let source = Source { key, http, charge, clock };
+        let source = Source { from: from.into(), http, charge, clock };
         tokio::spawn(
             Refresher { source, publish, rejections, held: None, trouble: None, failures: 0, last_reject: None }.run(),
         );
@@ -95,9 +101,30 @@ impl Tokens {
     }
 }
 
+/// Where access tokens come from. Refresh, single flight and states are the same for both.
+#[derive(Debug, Clone)]
+pub enum TokenSource {
+    /// A service account signs an assertion for them.
+    Account(Box<ServiceAccount>),
+    /// Google Cloud's metadata server gives them to this machine.
+    Metadata(Box<MetadataServer>),
+}
+
+impl From<ServiceAccount> for TokenSource {
+    fn from(account: ServiceAccount) -> Self {
+        Self::Account(Box::new(account))
+    }
+}
+
+impl From<MetadataServer> for TokenSource {
+    fn from(server: MetadataServer) -> Self {
+        Self::Metadata(Box::new(server))
+    }
+}
+
 /// Asks for an access token once.
 struct Source {
-    key: ServiceAccount,
+    from: TokenSource,
     http: TokenHttp,
     charge: Arc<dyn Charge>,
     clock: fn() -> SystemTime,
@@ -105,11 +132,23 @@ struct Source {
 
 impl Source {
     async fn ask(&self) -> Result<Granted, TokenError> {
-        let signed = assertion::sign(&self.key, (self.clock)());
-        let signed = signed.map_err(|_| TokenError::Refused("the private key cannot sign".to_owned()))?;
+        match &self.from {
+            TokenSource::Account(key) => self.exchange(key).await,
+            TokenSource::Metadata(server) => {
+                self.charge.charge().await;
+                let (wire, genuine) = self.http.get_metadata(server.token(), REQUEST_TIMEOUT).await;
+                read_metadata(&wire, genuine, (self.clock)())
+            }
+        }
+    }
+
+    async fn exchange(&self, key: &ServiceAccount) -> Result<Granted, TokenError> {
+        // First the grant: the assertion is dated, and must not grow old while it waits.
         self.charge.charge().await;
+        let signed = assertion::sign(key, (self.clock)());
+        let signed = signed.map_err(|_| TokenError::Refused("the private key cannot sign".to_owned()))?;
         let fields = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", signed.as_str())];
-        let wire = self.http.post_form(&self.key.token_endpoint, &fields, REQUEST_TIMEOUT).await;
+        let wire = self.http.post_form(&key.token_endpoint, &fields, REQUEST_TIMEOUT).await;
         let now = (self.clock)();
         if let Wire::Answer(answer) = &wire
             && let Some(skew) = skew(answer, now)

@@ -11,7 +11,7 @@ use super::classify::fingerprint;
 use super::envelope::Envelope;
 use super::http::{Answer, Ending, Wire};
 use super::sanitise::clean;
-use crate::domain::retry::{DEFAULT_THROTTLE_PAUSE, parse_retry_after};
+use crate::domain::retry::{parse_retry_after, throttle_pause};
 
 /// Google's access tokens live an hour. One that claims more is asked for again after a day all the same.
 const MAX_LIFE: Duration = Duration::from_secs(86_400);
@@ -31,15 +31,63 @@ pub struct Granted {
 /// Why there is no access token. Three kinds, since only the last needs a person.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The token endpoint cannot be reached, or answers nothing that means anything. Not ours to mend.
-    #[error("the token endpoint gave no access token: {0}")]
+    /// Whoever gives them cannot be reached, or answers nothing that means anything. Not ours to mend.
+    #[error("{0}")]
     Unavailable(String),
-    /// It throttles us, or is down and says for how long.
-    #[error("the token endpoint asks us to wait {} s", .0.as_secs())]
+    /// It throttles us, or is down and says for how long. Never zero.
+    #[error("access tokens are throttled: asked to wait {} s", .0.as_secs())]
     Throttled(Duration),
-    /// It refuses this key.
-    #[error("the token endpoint refused the service-account key: {0}")]
+    /// It refuses us.
+    #[error("{0}")]
     Refused(String),
+}
+
+/// Who was asked for an access token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Giver {
+    /// The token endpoint of a service account.
+    Endpoint,
+    /// Google Cloud's metadata server.
+    Metadata,
+}
+
+impl Giver {
+    /// As messages name it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Endpoint => "the token endpoint",
+            Self::Metadata => "the metadata server",
+        }
+    }
+
+    fn unavailable(self, what: &str) -> TokenError {
+        TokenError::Unavailable(format!("{} gave no access token: {what}", self.name()))
+    }
+
+    /// Nothing came back.
+    pub(super) fn unreachable(self, broken: Broken) -> TokenError {
+        self.unavailable(match (self, broken) {
+            (Self::Metadata, Broken::Connect) => "no connection; it exists on Google Cloud only",
+            _ => broken.as_str(),
+        })
+    }
+
+    /// It refuses us, with an answer that says nothing of why, or says it in `json`.
+    fn refused(self, answer: &Answer, json: Option<&Value>, now: SystemTime) -> TokenError {
+        let (status, skew) = (answer.status, skew(answer, now).map(|s| format!("; {s}")).unwrap_or_default());
+        TokenError::Refused(match (self, json) {
+            (Self::Endpoint, json) => {
+                let words = json.map(in_words).unwrap_or_default();
+                format!("the token endpoint refused the service-account key: {status} {words}{skew}")
+            }
+            (Self::Metadata, _) if status == 404 => "the metadata server knows of no service account here (404); give \
+                this machine one that may send (roles/firebasecloudmessaging.admin)"
+                .to_owned(),
+            (Self::Metadata, _) => {
+                format!("the metadata server refused us: {status} {}", fingerprint(&answer.body))
+            }
+        })
+    }
 }
 
 /// Says what came of a token request. `now` is our wall clock.
@@ -48,16 +96,33 @@ pub enum TokenError {
 /// [`TokenError`].
 pub fn read(wire: &Wire, now: SystemTime) -> Result<Granted, TokenError> {
     match wire {
-        Wire::Broken(broken) => Err(unreachable_endpoint(*broken)),
-        Wire::Answer(answer) => read_answer(answer, now),
+        Wire::Broken(broken) => Err(Giver::Endpoint.unreachable(*broken)),
+        Wire::Answer(answer) => read_answer(Giver::Endpoint, answer, now),
     }
 }
 
-fn unreachable_endpoint(broken: Broken) -> TokenError {
-    TokenError::Unavailable(broken.as_str().to_owned())
+/// The same for a metadata server; `genuine` = the answer carries its mark.
+///
+/// # Errors
+/// [`TokenError`].
+pub fn read_metadata(wire: &Wire, genuine: bool, now: SystemTime) -> Result<Granted, TokenError> {
+    let giver = Giver::Metadata;
+    match wire {
+        Wire::Broken(broken) => Err(giver.unreachable(*broken)),
+        // Somebody between us and it may well answer 503 in its own name.
+        Wire::Answer(answer) if genuine || answer.status == 429 || answer.status >= 500 => {
+            read_answer(giver, answer, now)
+        }
+        Wire::Answer(answer) => Err(not_genuine(answer.status)),
+    }
 }
 
-fn read_answer(answer: &Answer, now: SystemTime) -> Result<Granted, TokenError> {
+/// A captive portal, a proxy, or another cloud's server.
+pub(super) fn not_genuine(status: u16) -> TokenError {
+    Giver::Metadata.unavailable(&format!("{status} without Metadata-Flavor: Google, so it is not Google's server"))
+}
+
+fn read_answer(giver: Giver, answer: &Answer, now: SystemTime) -> Result<Granted, TokenError> {
     let json = match answer.ending {
         Ending::Whole => serde_json::from_slice::<Value>(&answer.body).ok(),
         _ => None,
@@ -65,20 +130,18 @@ fn read_answer(answer: &Answer, now: SystemTime) -> Result<Granted, TokenError> 
     let code = json.as_ref().and_then(|j| j.get("error")).and_then(Value::as_str);
     let asked = answer.retry_after.as_deref().and_then(|raw| parse_retry_after(raw, now));
     if throttled(answer.status, json.as_ref(), code) {
-        return Err(TokenError::Throttled(asked.unwrap_or(DEFAULT_THROTTLE_PAUSE)));
+        return Err(TokenError::Throttled(throttle_pause(asked)));
     }
-    if let (500..=599, Some(pause)) = (answer.status, asked) {
-        return Err(TokenError::Throttled(pause));
+    if let (500..=599, Some(_)) = (answer.status, asked) {
+        return Err(TokenError::Throttled(throttle_pause(asked)));
     }
-    match (answer.status, &json) {
-        (200, Some(json)) => granted(json).map_err(|what| TokenError::Unavailable(format!("200, but {what}"))),
-        (400 | 401 | 403, Some(json)) if code.is_some_and(|c| !passing(c)) => Err(TokenError::Refused(format!(
-            "{} {}{}",
-            answer.status,
-            in_words(json),
-            skew(answer, now).map(|s| format!("; {s}")).unwrap_or_default()
-        ))),
-        (status, _) => Err(TokenError::Unavailable(format!("{status} {}", fingerprint(&answer.body)))),
+    match (giver, answer.status, &json) {
+        (_, 200, Some(json)) => granted(json).map_err(|what| giver.unavailable(&format!("200, but {what}"))),
+        (Giver::Endpoint, 400 | 401 | 403, Some(json)) if code.is_some_and(|c| !passing(c)) => {
+            Err(giver.refused(answer, Some(json), now))
+        }
+        (Giver::Metadata, 400 | 401 | 403 | 404, _) => Err(giver.refused(answer, None, now)),
+        (_, status, _) => Err(giver.unavailable(&format!("{status} {}", fingerprint(&answer.body)))),
     }
 }
 

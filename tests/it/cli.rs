@@ -125,7 +125,11 @@ async fn config_print_shows_what_is_in_force_and_config_check_says_ok() {
     let path = file.path().to_str().unwrap();
     let hash = "0123456789abcdef".repeat(4);
     let entry = format!("ci:events:{hash}");
-    let env = [("FANFARE_API_KEYS", entry.as_str()), ("FANFARE__CEILING__RATE_PER_S", "100")];
+    let env = [
+        ("FANFARE_API_KEYS", entry.as_str()),
+        ("FANFARE__CEILING__RATE_PER_S", "100"),
+        ("FANFARE__FCM__CREDENTIALS", "metadata"),
+    ];
     let run = fanfare(&["--config", path, "config", "print"], &env).await;
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
     let line = |start: &str| run.out.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{run:?}"));

@@ -405,10 +405,17 @@ async fn a_service_that_cannot_start_says_in_one_message_what_to_change() {
     let path = |file: &tempfile::NamedTempFile| file.path().to_str().unwrap().to_owned();
     let (types, no_pem, nothing) = (&path(&bad_types), &path(&no_pem), "/nowhere/at-all.pem");
     type Case<'a> = (&'a [(&'a str, &'a str)], i32, &'a str);
-    let cases: [Case<'_>; 8] = [
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_str().unwrap();
+    let user = r#"{"type":"authorized_user","refresh_token":"1//x"}"#;
+    let cases: [Case<'_>; 12] = [
         (&[("FCM__SLOT", "8")], 78, "fcm.slot"),
         (&[("FCM__CREDENTIALS", "{\"type\":\"service_account\"")], 78, "fcm.credentials"),
         (&[("FCM__CREDENTIALS", ""), ("FCM__CREDENTIALS_FILE", nothing)], 78, "fcm.credentials_file"),
+        (&[("FCM__CREDENTIALS", ""), ("FCM__CREDENTIALS_FILE", directory)], 78, "it is a directory"),
+        (&[("FCM__CREDENTIALS", user)], 78, "fcm.credentials: this is a user's credentials"),
+        (&[("REDIS__URL", "redis://h:notaport")], 78, "redis.url"),
+        (&[("REDIS__URL", "redis://")], 78, "redis.url"),
         (&[("FCM__CA_FILE", nothing)], 78, "fcm.ca_file"),
         (&[("FCM__CA_FILE", no_pem)], 78, "fcm.ca_file"),
         (&[("TYPES__FILE", types)], 78, "types.file"),
@@ -425,6 +432,10 @@ async fn a_service_that_cannot_start_says_in_one_message_what_to_change() {
         assert!(ended.err.starts_with("fanfare: ") && ended.err.lines().count() == 1, "{settings:?}: {}", ended.err);
         assert!(ended.err.contains(names), "{settings:?}: {}", ended.err);
         assert!(!ended.out.contains("\"serving\""), "{}", ended.out);
+        if code == 78 {
+            let check = world.command("config").arg("check").output().await.unwrap();
+            assert_eq!(String::from_utf8(check.stderr).unwrap(), ended.err, "config check says what serve says");
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod capture;
 pub mod logs;
+pub mod metadata;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
