@@ -32,6 +32,7 @@ pub mod fanout;
 pub mod fcm;
 pub mod ledger;
 pub mod metrics;
+pub mod mutant;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;

@@ -86,7 +86,10 @@ pub fn ceiling_answer(ceiling: Ceiling) -> Arc<dyn Fn() -> CeilingAnswer + Send 
             share: s.share,
             used_per_s: s.used_per_s,
             waiting: s.waiting,
+            used: s.used,
             forfeited: s.forfeited,
+            held_ms: millis(s.held_for),
+            throttled_ms: millis(s.throttled_for),
             paused_for_ms: millis(s.paused_for),
             reason: s.reason,
         }
@@ -142,6 +145,8 @@ struct Gauges {
     used: Gauge,
     forfeited: Gauge,
     waiting: Gauge,
+    held: FloatGauge,
+    throttled: FloatGauge,
     paused: FloatGauge,
     live: Gauge,
     launchable: Gauge,
@@ -158,6 +163,8 @@ impl Gauges {
             used: m.gauge("grants_used", "Grants used since start: HTTP requests to FCM."),
             forfeited: m.gauge("grants_forfeited", "Grants forfeited since start: they came too late to use."),
             waiting: m.gauge("grants_waiting", "Grants that could be used at once."),
+            held: m.float_gauge("ceiling_held_seconds", "Time since start in which our own ceiling had no grant left."),
+            throttled: m.float_gauge("ceiling_throttled_seconds", "Time since start in a pause of the provider."),
             paused: m.float_gauge("ceiling_paused_seconds", "Pause still to wait."),
             live: m.gauge("live_instances", "Instances whose lease is running."),
             launchable: m.gauge("launchable_recipients", "Recipients in hand that can be launched now."),
@@ -175,6 +182,8 @@ impl Gauges {
         self.used.set(whole(s.used));
         self.forfeited.set(whole(s.forfeited));
         self.waiting.set(whole(s.waiting));
+        self.held.set(s.held_for.as_secs_f64());
+        self.throttled.set(s.throttled_for.as_secs_f64());
         self.paused.set(s.paused_for.as_secs_f64());
         self.live.set(i64::from(*w.live.borrow()));
         self.launchable.set(whole(w.hands.launchable() as u64));

@@ -17,6 +17,8 @@ use ticket::Book;
 pub use ticket::Ticket;
 use window::Window;
 
+use crate::mutant;
+
 mod settings;
 mod ticket;
 mod window;
@@ -124,7 +126,7 @@ impl Breaker {
     /// The attempt ended. A mark from before the last change of state is counted in [`Breaker::ignored`] only.
     pub fn finish(&mut self, ticket: Ticket, mark: Mark, now: Instant) {
         self.tick(now);
-        if mark == Mark::Neutral {
+        if mark == Mark::Neutral && !mutant::on("throttle_is_failure") {
             return;
         }
         if ticket.is_stale() {

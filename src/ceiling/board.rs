@@ -14,6 +14,9 @@ pub(super) struct Board {
     wanted: AtomicU64,
     used: AtomicU64,
     forfeited: AtomicU64,
+    /// Microseconds in which the ceiling had nothing left, and in which the provider's pause was in force.
+    held_us: AtomicU64,
+    throttled_us: AtomicU64,
     /// The feeder sleeps until somebody wants something; while it is awake, nobody pays for waking it.
     asleep: AtomicBool,
     /// Ends of pauses, nanoseconds since the origin: as the dispatcher told, as the feeder knows.
@@ -29,6 +32,8 @@ impl Board {
             wanted: AtomicU64::new(0),
             used: AtomicU64::new(0),
             forfeited: AtomicU64::new(0),
+            held_us: AtomicU64::new(0),
+            throttled_us: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             throttled_until: AtomicU64::new(0),
             paused_until: AtomicU64::new(0),
@@ -79,6 +84,24 @@ impl Board {
 
     pub(super) fn forfeited(&self) -> u64 {
         self.forfeited.load(SeqCst)
+    }
+
+    /// Grants were wanted for so long while the ceiling had none left.
+    pub(super) fn count_held(&self, time: Duration) {
+        self.held_us.fetch_add(time.as_micros() as u64, SeqCst);
+    }
+
+    pub(super) fn held(&self) -> Duration {
+        Duration::from_micros(self.held_us.load(SeqCst))
+    }
+
+    /// A pause of the provider was in force for so long.
+    pub(super) fn count_throttled(&self, time: Duration) {
+        self.throttled_us.fetch_add(time.as_micros() as u64, SeqCst);
+    }
+
+    pub(super) fn throttled(&self) -> Duration {
+        Duration::from_micros(self.throttled_us.load(SeqCst))
     }
 
     pub(super) fn throttle(&self, until: Instant) {

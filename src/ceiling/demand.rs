@@ -21,13 +21,25 @@ const FIRST_ASK: u64 = 4;
 pub struct Demand {
     /// Grants used by then, oldest first; never empty.
     marks: VecDeque<(Instant, u64)>,
+    /// Used and forfeited when last looked, and whether only forfeits had come since the use before.
+    last: (u64, u64),
+    starving: bool,
 }
 
 impl Demand {
     /// Nothing used so far.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { marks: VecDeque::from([(now, 0)]) }
+        Self { marks: VecDeque::from([(now, 0)]), last: (0, 0), starving: false }
+    }
+
+    /// Whether grants were forfeited and none was used since: this instance lacks something else (its provider has
+    /// stalled, say), and what it took now would be wasted for the others. Both are counts since the start.
+    pub const fn is_starving(&mut self, used: u64, forfeited: u64) -> bool {
+        let (used_before, forfeited_before) = self.last;
+        self.starving = used == used_before && (self.starving || forfeited > forfeited_before);
+        self.last = (used, forfeited);
+        self.starving
     }
 
     /// Grants used within the last 20 ms; `total` is what was used since the start.
@@ -85,6 +97,17 @@ mod tests {
         assert!((20..=30).contains(&recent), "{recent} within 20 to 30 ms");
         demand.recent(100, start + 300 * MS);
         assert_eq!(demand.recent(100, start + 330 * MS), 0);
+    }
+
+    #[test]
+    fn an_instance_that_only_forfeits_is_starving_until_it_uses_one() {
+        let mut demand = Demand::new(Instant::now());
+        assert!(!demand.is_starving(0, 0), "a cold start");
+        assert!(!demand.is_starving(10, 3), "some come late in a busy time");
+        assert!(demand.is_starving(10, 4));
+        assert!(demand.is_starving(10, 4), "it has used none since");
+        assert!(!demand.is_starving(11, 9));
+        assert!(!demand.is_starving(11, 9));
     }
 
     #[test]

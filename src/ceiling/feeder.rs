@@ -24,6 +24,8 @@ const BETWEEN_ASKS_MS: f64 = 5.0;
 const LONGEST_SLEEP: Duration = Duration::from_millis(AHEAD.as_millis() as u64 / 2);
 /// How long a want too small for a round trip waits for company.
 const COMPANY: Duration = Duration::from_millis(1);
+/// Between two questions of an instance that only forfeits what it gets.
+const STARVING: Duration = Duration::from_millis(100);
 /// How often the feeder looks at itself.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,11 @@ pub(super) struct Feeder {
     /// A small want has waited for company.
     waited: bool,
     throttled_until: Instant,
+    /// The ceiling had nothing left when last asked, and since when that is counted.
+    held: bool,
+    counted: Instant,
+    /// End of the last pause that was said.
+    pause_said: Instant,
     report: Report,
 }
 
@@ -71,6 +78,9 @@ impl Feeder {
             not_before: now,
             waited: false,
             throttled_until: now,
+            held: false,
+            counted: now,
+            pause_said: now,
             report: Report::new(now),
         }
     }
@@ -106,12 +116,14 @@ impl Feeder {
     /// One step: at most one reservation.
     async fn feed(&mut self) -> Next {
         let now = Instant::now();
+        self.count(now);
         self.hear_throttle(now).await;
         if self.runs.is_closed() {
             return Next::End;
         }
         let wanted = self.board.wanted();
         if wanted == 0 {
+            self.held = false;
             return if self.board.may_sleep() { Next::Sleep } else { Next::Again };
         }
         self.report.wanted();
@@ -127,11 +139,19 @@ impl Feeder {
             return Next::At(now + COMPANY);
         }
         self.waited = false;
+        if self.demand.is_starving(self.board.used(), self.board.forfeited()) {
+            // One, to notice when it can be used again.
+            let next = self.ask(1).await;
+            self.not_before = self.not_before.max(now + STARVING);
+            return next;
+        }
         self.ask(demand::ask(wanted, recent, self.source.rate())).await
     }
 
     async fn ask(&mut self, n: u32) -> Next {
-        match self.source.reserve(Operation::Send, n).await {
+        let answer = self.source.reserve(Operation::Send, n).await;
+        self.held = !matches!(answer, Reservation::Granted(run) if run.n == n);
+        match answer {
             Reservation::Granted(run) => {
                 self.board.granted(run.n);
                 if run.n < n {
@@ -151,12 +171,30 @@ impl Feeder {
         let until = self.board.throttled_until();
         if until > self.throttled_until {
             self.throttled_until = until;
-            if self.source.throttle(until, now) {
-                let paused_ms = until.saturating_duration_since(now).as_millis() as u64;
-                tracing::warn!(target: "fanfare::ceiling", paused_ms, "ceiling paused by the provider");
-            }
+            self.source.throttle(until, now);
         }
         self.source.tell().await;
+    }
+
+    /// Counts the time since the last look: the provider's pause and the ceiling's own shortage are different things.
+    fn count(&mut self, now: Instant) {
+        let paused = self.pause_said.clamp(self.counted, now) - self.counted;
+        self.board.count_throttled(paused);
+        if self.held {
+            self.board.count_held(now - self.counted - paused);
+        }
+        self.counted = now;
+    }
+
+    /// Every instance that obeys a pause says so, once, wherever it heard of it.
+    fn say_pause(&mut self, until: Instant) {
+        let now = Instant::now();
+        if until > now && self.pause_said <= now {
+            let paused_ms = until.saturating_duration_since(now).as_millis() as u64;
+            let told_by = if self.throttled_until >= until { "provider" } else { "fleet" };
+            tracing::warn!(target: "fanfare::ceiling", paused_ms, told_by, "ceiling paused by the provider");
+        }
+        self.pause_said = self.pause_said.max(until);
     }
 
     async fn charge(&mut self, question: Question) {
@@ -168,9 +206,10 @@ impl Feeder {
         let _ = question.send(answer);
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let in_force = self.source.in_force(self.report.used_per_s());
         self.board.pause(in_force.pace.paused_until());
+        self.say_pause(in_force.pace.paused_until());
         self.publish.send_if_modified(|published| {
             let changed = *published != in_force;
             *published = in_force;

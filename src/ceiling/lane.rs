@@ -1,12 +1,15 @@
 //! Owns one lane of the ceiling: its own bucket, its own memory of throttles, and what it exchanges with the fleet.
 //! Must never know: connections, modes, or who asks.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::bucket::{AHEAD, Bucket, Reservation};
 use super::pace::Pace;
 use super::redis::{Answer, Ask, FULL};
 use super::{FORFEIT_AFTER, GrantRun};
+use crate::mutant;
 
 /// The rate of one lane for the whole fleet.
 #[derive(Debug, Clone)]
@@ -20,6 +23,7 @@ pub(super) struct Allowed {
 impl Allowed {
     /// An equal part for one of `live` instances.
     fn part(&self, live: u32) -> (f64, f64) {
+        let live = if mutant::on("full_rate_in_split") { 1 } else { live };
         (self.per_s / f64::from(live.max(1)), self.burst / f64::from(live.max(1)))
     }
 }
@@ -95,12 +99,13 @@ impl Lane {
 
     /// The question to the fleet, with what this lane remembers.
     pub(super) fn question(&self, want: u32, now: Instant) -> Ask<'_> {
+        let forgets = mutant::on("pause_forgotten_on_flush") && !self.news;
         Ask {
             key: &self.key,
             per_s: self.allowed.per_s,
             burst: self.allowed.burst,
             want,
-            pause: self.pace.paused_for(now),
+            pause: if forgets { Duration::ZERO } else { self.pace.paused_for(now) },
             pace_ppm: (self.pace.share(now) * FULL as f64) as i64,
             news: self.news,
         }
@@ -137,8 +142,6 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

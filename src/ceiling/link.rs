@@ -17,7 +17,7 @@ const ANSWER_DISTANCE: Duration = Duration::from_millis(50);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(1);
 /// Key, rate and burst of the lane that is tried.
-type Ping = (String, f64, f64);
+pub(super) type Ping = (String, f64, f64);
 /// One try to come back to Redis.
 type Probe = Pin<Box<dyn Future<Output = Result<Connection, RedisAway>> + Send>>;
 
@@ -71,14 +71,25 @@ impl Away {
     }
 }
 
-/// One try, at `then`: three good answers in a row. The script itself is what is tried: a read-only replica or a
-/// full memory answers a `PING` as if all were well.
-async fn probe(client: Client, (key, per_s, burst): Ping, then: Instant) -> Result<Connection, RedisAway> {
+/// One try: connects, and asks once. The script itself is what is tried: a read-only replica or a full memory answers a
+/// `PING` as if all were well.
+pub(super) async fn reach(client: &Client, ping: &Ping) -> Result<Connection, RedisAway> {
+    let mut connection = Connection::open(client).await?;
+    answers(&mut connection, ping).await?;
+    Ok(connection)
+}
+
+async fn answers(connection: &mut Connection, (key, per_s, burst): &Ping) -> Result<(), RedisAway> {
+    connection.ask(&Ask::ping(key, *per_s, *burst)).await.map(drop)
+}
+
+/// One try, at `then`: three good answers in a row.
+async fn probe(client: Client, ping: Ping, then: Instant) -> Result<Connection, RedisAway> {
     sleep_until(then).await;
-    let mut connection = Connection::open(&client).await?;
-    for _ in 0..GOOD_ANSWERS {
-        connection.ask(&Ask::ping(&key, per_s, burst)).await?;
+    let mut connection = reach(&client, &ping).await?;
+    for _ in 1..GOOD_ANSWERS {
         sleep(ANSWER_DISTANCE).await;
+        answers(&mut connection, &ping).await?;
     }
     Ok(connection)
 }

@@ -120,6 +120,10 @@ pub struct CeilingSnapshot {
     pub forfeited: u64,
     /// Grants used since start.
     pub used: u64,
+    /// Time since start in which grants were wanted and the ceiling had none left to reserve: held by our own ceiling.
+    pub held_for: Duration,
+    /// Time since start in which a pause of the provider was in force: throttled by the provider.
+    pub throttled_for: Duration,
     /// Pause still to wait; zero = none.
     pub paused_for: Duration,
     /// Why the mode or the pause is what it is; empty when nothing is out of the ordinary.
@@ -216,6 +220,8 @@ fn snapshot(in_force: &InForce, board: &Board, rate: f64) -> CeilingSnapshot {
         waiting: board.wanted(),
         forfeited: board.forfeited(),
         used: board.used(),
+        held_for: board.held(),
+        throttled_for: board.throttled(),
         paused_for,
         reason: reasons.into_iter().filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join(", "),
     }

@@ -20,11 +20,20 @@ pub(super) struct Report {
     used_per_s: f64,
     wanted: bool,
     since_line: u32,
+    /// Time held and time throttled until the last line.
+    before: (Duration, Duration),
 }
 
 impl Report {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { at: now, used: 0, used_per_s: 0.0, wanted: false, since_line: 0 }
+        Self {
+            at: now,
+            used: 0,
+            used_per_s: 0.0,
+            wanted: false,
+            since_line: 0,
+            before: (Duration::ZERO, Duration::ZERO),
+        }
     }
 
     /// Grants are wanted: the next line is due.
@@ -50,6 +59,7 @@ impl Report {
         if self.wanted {
             self.line(source, board);
         }
+        self.before = (board.held(), board.throttled());
         (self.wanted, self.since_line) = (false, 0);
     }
 
@@ -63,6 +73,8 @@ impl Report {
             used_per_s = now.used_per_s,
             waiting = now.waiting,
             forfeited = now.forfeited,
+            held_ms = (now.held_for - self.before.0).as_millis() as u64,
+            throttled_ms = (now.throttled_for - self.before.1).as_millis() as u64,
             paused_until_ms = wall_ms(now.paused_for),
             reason = now.reason,
             "ceiling in force"

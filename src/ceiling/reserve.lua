@@ -5,6 +5,7 @@
 --            pause  nothing before this time: the provider said so
 --            pace   share of the ceiling applied at `cut`, in millionths
 --            cut    when the pace was last lowered
+--            seen   this server's clock at the last call
 --          all times in microseconds of this server's clock, counted from EPOCH.
 -- ARGV     1 every          distance of two grants at the full ceiling, microseconds, a real number
 --          2 burst          grants that may be due in the past, at least 1
@@ -38,12 +39,17 @@ local time = redis.call('TIME')
 local now = (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2])
 local horizon = now + ahead
 
-local state = redis.call('HMGET', KEYS[1], 'due', 'pause', 'pace', 'cut')
+local state = redis.call('HMGET', KEYS[1], 'due', 'pause', 'pace', 'cut', 'seen')
 local due, pause = number(state[1]), number(state[2]) or 0
 local pace, cut = number(state[3]) or FULL, number(state[4]) or 0
 
--- This server's clock may have gone back. A cut cannot lie ahead, a pause not further than the longest one: what is
--- beyond is dropped, and the callers' own memories still hold it.
+-- This server's clock may have gone back, by a step or because another server took over: every time goes back with it,
+-- as if none had passed. Else a pause of a minute would last as long as the step, and that is up to the longest pause.
+local back = math.max(0, (number(state[5]) or now) - now)
+if due then due = due - back end
+pause, cut = math.max(0, pause - back), math.max(0, cut - back)
+-- What no call can have left behind: a cut ahead, a pause beyond the longest one. It is dropped, and the callers' own
+-- memories still hold what was true in it.
 if cut > now then cut = now end
 if pause > now + longest then pause = 0 end
 -- A pause that is over is put away, for a clock gone back would bring it to life again. The pace grows from its end.
@@ -63,7 +69,7 @@ if own_pace < current - lower then current, pace, cut = own_pace, own_pace, now 
 
 local distance = every * FULL / current
 -- A missing key is unknown history: start empty, after everything that may still be reserved. The same for a due time
--- no call can have left behind, which is a clock gone back: at the lowest pace, 20 distances and the reserve ahead.
+-- no call can have left behind: at the lowest pace, 20 distances and the reserve ahead.
 if not due or due > horizon + 20 * every + distance then due = horizon end
 -- No grant before the pause is over, and no more credit for a quiet time than the burst.
 local from = math.max(due, pause, now - (burst - 1) * distance)
@@ -78,7 +84,7 @@ end
 
 -- Written on the refusal path too: else a cold key would be cold again for the next caller, and a pause told by a call
 -- that gets nothing would be lost.
-redis.call('HSET', KEYS[1], 'due', due, 'pause', pause, 'pace', pace, 'cut', cut)
+redis.call('HSET', KEYS[1], 'due', due, 'pause', pause, 'pace', pace, 'cut', cut, 'seen', now)
 -- Twice the longest pause: the key outlives every gap between two calls that something depends on.
 redis.call('PEXPIRE', KEYS[1], math.ceil(2 * longest / 1000) + 60000)
 

@@ -11,9 +11,9 @@ use super::board::Board;
 use super::bucket::Reservation;
 use super::dwell::Dwell;
 use super::lane::{Allowed, Lane};
-use super::link::{Away, Link};
+use super::link::{self, Away, Link};
 use super::pace::Pace;
-use super::redis::{Connection, RedisAway, client};
+use super::redis::{RedisAway, client};
 use super::{Mode, Settings};
 
 /// Time in which every other instance has made a heartbeat (they beat every 3 s) and knows of a new one.
@@ -80,7 +80,7 @@ impl Source {
     /// The first try to reach Redis: with it, the fleet's rate from the start; without, this instance's share.
     pub(super) async fn start(&mut self) {
         if let Some(client) = self.client.clone() {
-            match Connection::open(&client).await {
+            match link::reach(&client, &self.send.ping()).await {
                 Ok(connection) => {
                     self.mode = Mode::Shared;
                     self.link = Link::Up(connection);
@@ -104,11 +104,9 @@ impl Source {
         self.oauth.split(self.live);
     }
 
-    /// The provider throttled this instance. `true` = there was no pause in force.
-    pub(super) fn throttle(&mut self, until: Instant, now: Instant) -> bool {
-        let is_new = self.send.pace().paused_for(now).is_zero();
+    /// The provider throttled this instance.
+    pub(super) fn throttle(&mut self, until: Instant, now: Instant) {
         self.send.throttle(until, now);
-        is_new
     }
 
     /// Tells the fleet of a throttle at once, also when nothing is wanted.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::mutant;
+
 /// Seconds looked back.
 const SECONDS: u64 = 10;
 /// Share of attempts that may be retries, one in this many.
@@ -30,7 +32,7 @@ impl RetryBudget {
         }
         if let Some((_, attempts, retries)) = self.buckets.back_mut() {
             *attempts += 1;
-            *retries += u64::from(retry);
+            *retries += u64::from(retry && !mutant::on("budget_counts_successes"));
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::domain::outcome::{Cause, CredentialFault, Failure, Outcome, Verdict};
 use crate::domain::retry::DEFAULT_THROTTLE_PAUSE;
 use crate::fcm::connections::ConnectionId;
+use crate::mutant;
 
 /// Wait of a recipient that went back to pending: an outage is probed, not hammered.
 pub const PENDING_DELAY: Duration = Duration::from_secs(1);
@@ -89,6 +90,7 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
         Verdict::Credential(_) => Next::Pending(facts.now + PENDING_DELAY),
         // Behind the others: if two devices alone are throttled, they must not be the first to leave after the pause
         // they caused, and cause the next one.
+        Verdict::Throttled(_) if mutant::on("throttle_prunes") => Next::Finish(Outcome::TokenDead),
         Verdict::Throttled(after) => Next::Pending(facts.now + after.unwrap_or(DEFAULT_THROTTLE_PAUSE) + PENDING_DELAY),
         Verdict::Unprocessed => Next::Resend(facts.now + resend_delay(delivery.resends)),
         Verdict::Unsent => failed(Failure::Transient, None, delivery, facts),

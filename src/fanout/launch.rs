@@ -12,6 +12,7 @@ use crate::domain::outcome::{Cause, Outcome};
 use crate::domain::recipient::Platform;
 use crate::fcm::bearer::Bearer;
 use crate::fcm::oauth::TokenState;
+use crate::mutant;
 
 use super::decide::Delivery;
 use super::dispatch::{Block, Dispatcher};
@@ -49,8 +50,10 @@ impl Dispatcher {
         let Some(body) = self.body(spot) else {
             return Ok(());
         };
-        self.stock.take(self.now);
-        self.wiring.ceiling.used(1);
+        if !(mutant::on("retry_uncharged") && self.delivery(spot).is_some_and(|d| d.retry_due)) {
+            self.stock.take(self.now);
+            self.wiring.ceiling.used(1);
+        }
         let id = self.bind(spot, bearer.1);
         let attempt = self.connections.attempt(stream, &bearer.0, body);
         self.landings.push(Box::pin(AssertUnwindSafe(attempt).catch_unwind().map(move |result| (id, result))));

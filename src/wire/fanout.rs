@@ -98,8 +98,14 @@ pub struct CeilingAnswer {
     pub used_per_s: f64,
     /// Grants wanted now.
     pub waiting: u64,
+    /// Grants used by this instance since start: HTTP requests of its deliveries.
+    pub used: u64,
     /// Forfeited since start.
     pub forfeited: u64,
+    /// Time since start in which grants were wanted and the ceiling had none left: held by our own ceiling.
+    pub held_ms: u64,
+    /// Time since start in which a pause of the provider was in force.
+    pub throttled_ms: u64,
     /// 0 = not paused.
     pub paused_for_ms: u64,
     /// Empty when nothing is out of the ordinary.

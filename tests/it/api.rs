@@ -186,7 +186,10 @@ fn ceiling() -> CeilingAnswer {
         share: 4500.0,
         used_per_s: 0.0,
         waiting: 0,
+        used: 31,
         forfeited: 0,
+        held_ms: 120,
+        throttled_ms: 60_000,
         paused_for_ms: 0,
         reason: String::new(),
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The floors, from the ground up. A room imports only from lower floors, and none from its own. The door stands on
 /// top of the floor it shares with `cli`, for it has to open onto it.
 const FLOORS: &[&[&str]] = &[
-    &["config", "telemetry", "metrics", "clock", "shutdown"],
+    &["config", "telemetry", "metrics", "mutant", "clock", "shutdown"],
     &["domain", "wire", "breaker", "capacity", "emulator"],
     &["store", "ceiling", "fcm"],
     &["fanout", "ledger", "devices", "door", "inspect", "client"],

@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
 /// Longest wait for an answer to lose.
@@ -41,7 +40,7 @@ struct Armed {
 }
 
 impl Proxy {
-    /// A proxy in front of the server at `server`.
+    /// A proxy in front of the server at `server`: host and port, or the path of a unix socket.
     pub async fn start(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -83,9 +82,19 @@ async fn accept(listener: TcpListener, server: String, whole: Arc<watch::Sender<
         }
         let (server, trap) = (server.clone(), Arc::clone(&trap));
         tokio::spawn(async move {
-            let Ok(server) = TcpStream::connect(server).await else { return };
+            let _ = client.set_nodelay(true);
+            let carrying = async {
+                if server.starts_with('/') {
+                    let Ok(server) = UnixStream::connect(server).await else { return };
+                    carry(client, server.into_split(), &trap).await;
+                } else {
+                    let Ok(server) = TcpStream::connect(server).await else { return };
+                    let _ = server.set_nodelay(true);
+                    carry(client, server.into_split(), &trap).await;
+                }
+            };
             tokio::select! {
-                () = carry(client, server, &trap) => {}
+                () = carrying => {}
                 _ = state.changed() => {}
             }
         });
@@ -93,9 +102,12 @@ async fn accept(listener: TcpListener, server: String, whole: Arc<watch::Sender<
 }
 
 /// Until either side ends.
-async fn carry(client: TcpStream, server: TcpStream, trap: &Trap) {
-    let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
-    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+async fn carry<R, W>(client: TcpStream, (from_server, to_server): (R, W), trap: &Trap)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let (from_client, to_client) = client.into_split();
     let caught = watch::Sender::new(false);
     tokio::select! {
         () = requests(from_client, to_server, trap, &caught) => {}
@@ -103,7 +115,12 @@ async fn carry(client: TcpStream, server: TcpStream, trap: &Trap) {
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, trap: &Trap, caught: &watch::Sender<bool>) {
+async fn requests(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    trap: &Trap,
+    caught: &watch::Sender<bool>,
+) {
     let mut watched = Statements::default();
     let mut bytes = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut bytes).await {
@@ -116,7 +133,12 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, trap: &Trap, 
     }
 }
 
-async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, trap: &Trap, caught: &watch::Sender<bool>) {
+async fn answers(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    trap: &Trap,
+    caught: &watch::Sender<bool>,
+) {
     let mut tail = Vec::new();
     let mut bytes = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut bytes).await {

@@ -40,8 +40,13 @@ impl RedisServer {
         server
     }
 
-    /// Starts it, empty.
+    /// Starts it, empty unless it has been told to `SAVE`.
     pub async fn run(&mut self) {
+        self.run_with(&[]).await;
+    }
+
+    /// The same with more settings. Returns once it has loaded what it saved.
+    pub async fn run_with(&mut self, settings: &[&str]) {
         let dir = self.dir.path();
         let mut child = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "notice"])
@@ -49,6 +54,7 @@ impl RedisServer {
             .arg(self.socket())
             .arg("--dir")
             .arg(dir)
+            .args(settings)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -75,7 +81,8 @@ impl RedisServer {
         assert_eq!(pid.trim(), self.pid().to_string(), "another server answers");
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Its unix socket.
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
 
