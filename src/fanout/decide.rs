@@ -90,7 +90,7 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
         // Behind the others: if two devices alone are throttled, they must not be the first to leave after the pause
         // they caused, and cause the next one.
         Verdict::Throttled(after) => Next::Pending(facts.now + after.unwrap_or(DEFAULT_THROTTLE_PAUSE) + PENDING_DELAY),
-        Verdict::Unprocessed => Next::Resend(facts.now + resend_delay(delivery.resends)),
+        Verdict::Unprocessed | Verdict::Unopened => Next::Resend(facts.now + resend_delay(delivery.resends)),
         Verdict::Unsent => failed(Failure::Transient, None, delivery, facts),
         Verdict::Failed(kind, after) => failed(kind, after, delivery, facts),
     }

@@ -17,5 +17,6 @@ mod faults;
 mod fcm_client;
 mod layering;
 mod oauth;
+mod outage;
 mod store_conformance;
 mod store_plans;
