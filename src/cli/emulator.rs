@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::emulator::{Control, Emulator, Settings, answers};
+use super::Failure;
+use crate::emulator::{Control, Emulator, EmulatorError, Settings, answers, token_answers};
 
 /// Runs a stand-in for FCM, to point a sender at: TLS or plain HTTP/2, OAuth, quota, latency, faults by token.
 #[derive(Debug, Clone, Args)]
@@ -54,6 +55,12 @@ pub struct EmulatorArgs {
     /// Takes sends without a bearer token too
     #[arg(long)]
     pub no_auth: bool,
+    /// A second listener, plain HTTP, for /emulator/ only, that no fault touches [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub control: Option<SocketAddr>,
+    /// An HTTP proxy that leads every CONNECT to this emulator, for SDKs whose endpoint is fixed [default: none]
+    #[arg(long, value_name = "ADDR", requires = "tls")]
+    pub proxy: Option<SocketAddr>,
     /// Also appends every request to this file, NDJSON [default: memory only, at /emulator/log]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -63,12 +70,12 @@ pub struct EmulatorArgs {
 ///
 /// # Errors
 /// One line for people, when it cannot start or cannot write a file it was asked for.
-pub async fn run(args: EmulatorArgs) -> Result<(), String> {
+pub async fn run(args: EmulatorArgs) -> Result<(), Failure> {
     run_until(args, signalled()).await
 }
 
-async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Result<()>>) -> Result<(), String> {
-    let emulator = Emulator::start(settings(&args)).map_err(|fault| fault.to_string())?;
+async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Result<()>>) -> Result<(), Failure> {
+    let emulator = Emulator::start(settings(&args)).map_err(not_started)?;
     if let (Some(path), Some(pem)) = (&args.ca_out, emulator.ca_pem()) {
         std::fs::write(path, pem).map_err(|fault| unwritten(path, &fault))?;
     }
@@ -76,7 +83,7 @@ async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Resul
         write_private(path, &emulator.key_json()).map_err(|fault| unwritten(path, &fault))?;
     }
     print!("{}", welcome(&emulator, &args));
-    stop.await.map_err(|fault| format!("cannot wait for signals: {fault}"))?;
+    stop.await.map_err(|fault| Failure::Runtime(format!("cannot wait for signals: {fault}")))?;
     let stats = emulator.stats();
     emulator.stop().await;
     println!(
@@ -86,6 +93,21 @@ async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Resul
     Ok(())
 }
 
+/// A port that is taken is a dependency that is not there: an exit code of its own tells scripts.
+fn not_started(fault: EmulatorError) -> Failure {
+    match &fault {
+        EmulatorError::Listen { source, .. } => {
+            let hint = if source.kind() == std::io::ErrorKind::AddrInUse {
+                "; another emulator may be running: end it, or give --listen (or --control, --proxy) another port, 0 takes a free one"
+            } else {
+                "; give --listen (or --control, --proxy) an address of this machine and a port you may use"
+            };
+            Failure::Unavailable(format!("{fault}{hint}"))
+        }
+        _ => Failure::Runtime(fault.to_string()),
+    }
+}
+
 fn settings(args: &EmulatorArgs) -> Settings {
     Settings {
         listen: args.listen,
@@ -93,6 +115,8 @@ fn settings(args: &EmulatorArgs) -> Settings {
         tls: args.tls,
         project: args.project.clone(),
         max_streams: args.max_streams,
+        control_listen: args.control,
+        proxy_listen: args.proxy,
         log_file: args.log.clone(),
         control: Control {
             latency_ms: Some(args.latency_ms),
@@ -128,7 +152,13 @@ fn welcome(emulator: &Emulator, args: &EmulatorArgs) -> String {
     lines.push(format!("                {curl} {endpoint}/emulator/log"));
     let outage = r#"{"rules":[{"prefix":"","answer":"unavailable"}]}"#;
     lines.push(format!("make an outage: {curl} {endpoint}/emulator/control -d '{outage}'"));
-    lines.push(format!("end it:         {curl} {endpoint}/emulator/control -d '{{\"clear_rules\":true}}'"));
+    lines.push(format!("end it:         {curl} {endpoint}/emulator/control -d '{{\"calm\":true}}'"));
+    if let Some(control) = emulator.control_addr() {
+        lines.push(format!("whatever fails: http://{control}/emulator/control"));
+    }
+    if let Some(proxy) = emulator.proxy_addr() {
+        lines.push(format!("for an SDK:     export HTTPS_PROXY=http://{proxy} GOOGLE_APPLICATION_CREDENTIALS={key}"));
+    }
     lines.push(
         "\nFaults by device token: dead-1, quota-3-1, flakyhang-1 ... (--help lists them). Ctrl-C ends it.\n".into(),
     );
@@ -144,6 +174,10 @@ fn after_help() -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {:<22} {about}", format!("{name}-"));
     }
+    text.push_str("\nThe token endpoint gives any of these, or one of its own, when told by `oauth_answer`:\n\n");
+    for (name, about) in token_answers() {
+        let _ = writeln!(text, "  {name:<22} {about}");
+    }
     text
 }
 
@@ -153,8 +187,8 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     open.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
-fn unwritten(path: &Path, fault: &std::io::Error) -> String {
-    format!("cannot write {}: {fault}", path.display())
+fn unwritten(path: &Path, fault: &std::io::Error) -> Failure {
+    Failure::Runtime(format!("cannot write {}: {fault}", path.display()))
 }
 
 async fn signalled() -> std::io::Result<()> {
@@ -190,11 +224,15 @@ mod tests {
         for (name, about) in answers() {
             assert!(help.contains(&format!("  {name}-")) && help.contains(about), "{name}");
         }
+        for (name, about) in token_answers() {
+            assert!(help.contains(&format!("  {name} ")) && help.contains(about), "{name}");
+        }
     }
 
     #[test]
     fn what_cannot_be_is_refused_as_usage() {
         assert!(parse(&["--ca-out", "ca.pem"]).is_err(), "an authority without TLS");
+        assert!(parse(&["--proxy", "127.0.0.1:0"]).is_err(), "a proxy to something without TLS");
         assert!(parse(&["--max-streams", "0"]).is_err(), "no streams at all");
         assert!(parse(&["--listen", "somewhere"]).is_err());
     }
@@ -219,10 +257,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_port_is_one_line_that_names_it() {
+    async fn a_taken_port_is_one_line_that_names_it_and_says_what_to_do() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap().to_string();
         let fault = run_until(parse(&["--listen", &addr]).unwrap(), async { Ok(()) }).await.unwrap_err();
-        assert!(fault.contains(&addr) && fault.lines().count() == 1, "{fault}");
+        let Failure::Unavailable(text) = &fault else { panic!("{fault:?}") };
+        assert!(text.contains(&addr) && text.contains("--listen") && text.lines().count() == 1, "{text}");
+        assert_eq!(fault.exit_code(), 69);
     }
 }

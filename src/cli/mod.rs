@@ -145,7 +145,7 @@ impl Cli {
         match self.command {
             Command::Serve => serve::run(file).await,
             Command::Demo(args) => demo::run(args, file).await,
-            Command::Emulator(args) => emulator::run(args).await.map_err(Failure::Runtime),
+            Command::Emulator(args) => emulator::run(args).await,
             Command::Migrate => migrate::run(file).await,
             Command::Send(args) => send::run(args).await,
             Command::Fanout(command) => fanout::run(command).await,

@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::HeaderValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::EmulatorError;
-use super::answer::{AnswerId, Wire};
-use super::conduct::{Conduct, Control};
+use super::answer::AnswerId;
+use super::conduct::{Conduct, Control, TokenCall};
 use super::log::{Line, Log, LogEntry};
 use super::message::Message;
 use super::oauth::AccessTokens;
-use super::quota::Quota;
+use super::quota::{Limits, Quota, Scope};
 use super::script::{Play, choose};
 use super::stats::{Counters, Gauge, Stats};
 
@@ -33,9 +34,11 @@ pub(super) struct Arrival<'a> {
 }
 
 /// What to do with a request that is now in the log.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Decision {
     pub(super) play: Play,
+    /// Instead of what the answer says.
+    pub(super) retry_after: Option<HeaderValue>,
     /// Unique while the emulator runs.
     pub(super) message_id: u64,
     /// Latency of all answers plus that of this one.
@@ -56,7 +59,11 @@ struct Inner {
 pub(super) struct Book {
     inner: Mutex<Inner>,
     started: Instant,
+    /// As it was started.
+    calm: Control,
     logged: watch::Sender<u64>,
+    /// How often everything held was released.
+    released: watch::Sender<u64>,
     pub(super) connections: Gauge,
     pub(super) connections_opened: Gauge,
     pub(super) tls_failures: Gauge,
@@ -66,26 +73,31 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(file: Option<File>) -> Self {
+    /// An error when `start` cannot be.
+    pub(super) fn new(file: Option<File>, start: &Control) -> Result<Self, EmulatorError> {
         let inner = Inner {
             log: Log::default(),
             counters: Counters::default(),
             conduct: Conduct::default(),
-            quota: Quota::new(0, 0),
+            quota: Quota::new(Limits::default()),
             tokens: AccessTokens::default(),
             file,
             messages: 0,
         };
-        Self {
+        let book = Self {
             inner: Mutex::new(inner),
             started: Instant::now(),
+            calm: start.clone(),
             logged: watch::Sender::new(0),
+            released: watch::Sender::new(0),
             connections: Gauge::default(),
             connections_opened: Gauge::default(),
             tls_failures: Gauge::default(),
             streams: Gauge::default(),
             connection_peak: AtomicU32::new(0),
-        }
+        };
+        book.control(start)?;
+        Ok(book)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -113,11 +125,16 @@ impl Book {
         decision
     }
 
-    /// Counts a call of the token endpoint; what it answers.
-    pub(super) fn oauth_call(&self) -> AnswerId {
+    /// Counts a call for a token; what it gets.
+    pub(super) fn oauth_call(&self) -> TokenCall {
         let mut inner = self.lock();
         inner.counters.oauth_calls += 1;
-        inner.conduct.oauth_answer
+        inner.conduct.token_call()
+    }
+
+    /// How far the emulator's clock is ahead, seconds.
+    pub(super) fn clock_skew_s(&self) -> i64 {
+        self.lock().conduct.clock_skew_s
     }
 
     /// A new access token and its lifetime in seconds.
@@ -126,6 +143,18 @@ impl Book {
         inner.counters.oauth_issued += 1;
         let lifetime_s = inner.conduct.token_lifetime_s;
         (inner.tokens.issue(Duration::from_secs(lifetime_s)), lifetime_s)
+    }
+
+    /// The access token issued last and the seconds left of it, if they are at least so many.
+    pub(super) fn last_token(&self, at_least_s: u64) -> Option<(String, u64)> {
+        self.lock().tokens.last().filter(|(_, left_s)| *left_s >= at_least_s)
+    }
+
+    /// Waits until what is held is released.
+    pub(super) async fn released(&self) {
+        let mut released = self.released.subscribe();
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = released.changed().await;
     }
 
     /// Waits until the log has `n` entries.
@@ -162,18 +191,31 @@ impl Book {
     /// What is in force, for people.
     pub(super) fn in_force(&self) -> serde_json::Value {
         let inner = self.lock();
-        let (per_s, per_minute) = inner.quota.limits();
+        let Limits { per_s, per_minute, device_per_minute } = inner.quota.limits();
         let mut shown = serde_json::json!(inner.conduct);
         shown["quota_per_s"] = per_s.into();
         shown["quota_per_minute"] = per_minute.into();
+        shown["device_quota_per_minute"] = device_per_minute.into();
         shown
     }
 
-    /// All of it or, when a name is unknown, nothing.
+    /// All of it or, when something in it cannot be, nothing.
     pub(super) fn control(&self, change: &Control) -> Result<(), EmulatorError> {
         let mut inner = self.lock();
-        inner.conduct.apply(change)?;
+        let mut conduct = if change.calm { Conduct::default() } else { inner.conduct.clone() };
+        if change.calm {
+            conduct.apply(&self.calm)?;
+        }
+        conduct.apply(change)?;
+        inner.conduct = conduct;
+        if change.calm {
+            inner.quota = Quota::new(Limits::default());
+            inner.limit(&self.calm);
+        }
         inner.limit(change);
+        if change.calm || change.release {
+            self.released.send_modify(|times| *times += 1);
+        }
         if change.revoke {
             inner.tokens = AccessTokens::default();
         }
@@ -190,8 +232,8 @@ impl Inner {
     fn decide(&mut self, arrival: &Arrival<'_>, t_ns: u64) -> Decision {
         let message = arrival.message;
         let attempt = self.log.attempt(&message.target, message.content);
-        let play = self.play(arrival, attempt, t_ns);
-        let accepted = matches!(play.id.answer().wire, Wire::Accept) && !message.dry_run;
+        let (play, left_s) = self.play(arrival, attempt, t_ns);
+        let accepted = play.id.answer().taken && !message.dry_run;
         let line = Line {
             t_ns,
             project: arrival.project,
@@ -205,33 +247,42 @@ impl Inner {
             accepted,
         };
         let duplicate = self.log.push(&line);
-        self.counters.count(t_ns, play.id);
+        self.counters.count(t_ns, &play);
         self.counters.accepted += u64::from(accepted);
         self.counters.duplicates += u64::from(duplicate);
         self.write_last();
         self.messages += 1;
-        Decision { play, message_id: self.messages, wait: self.conduct.wait(play.delay) }
+        let retry_after = left_s.and_then(|left_s| self.conduct.over_quota(left_s));
+        Decision { play, retry_after, message_id: self.messages, wait: self.conduct.wait(play.delay) }
     }
 
-    /// What is refused anyway, then the script, then the quota. Google counts every answer but 429 towards it.
-    fn play(&mut self, arrival: &Arrival<'_>, attempt: u32, t_ns: u64) -> Play {
+    /// What is refused anyway, then the script, then the quota, of which it says when there will be some. Google counts
+    /// every answer but 429 towards it.
+    fn play(&mut self, arrival: &Arrival<'_>, attempt: u32, t_ns: u64) -> (Play, Option<u32>) {
         let play = match arrival.refusal {
             Some(id) => Play::plain(id),
             None => choose(&self.conduct.rules, &arrival.message.target, attempt),
         };
-        if play.id.answer().status() == 429 || play.id.answer().refused() {
-            return play;
+        if play.id.answer().status() == 429 || play.refused() {
+            return (play, None);
         }
-        match self.quota.take(t_ns) {
-            Ok(()) => play,
-            Err(rest_s) => Play { retry_after: Some(rest_s), ..Play::plain(AnswerId::OVER_QUOTA) },
+        match self.quota.take(&arrival.message.target, t_ns) {
+            Ok(()) => (play, None),
+            Err((Scope::Project, left_s)) => (Play::plain(AnswerId::OVER_QUOTA), Some(left_s)),
+            Err((Scope::Device, left_s)) => (Play::plain(AnswerId::OVER_DEVICE_QUOTA), Some(left_s)),
         }
     }
 
     fn limit(&mut self, change: &Control) {
-        let (per_s, per_minute) = self.quota.limits();
-        if change.reset || change.quota_per_s.is_some() || change.quota_per_minute.is_some() {
-            self.quota = Quota::new(change.quota_per_s.unwrap_or(per_s), change.quota_per_minute.unwrap_or(per_minute));
+        let old = self.quota.limits();
+        let new = Limits {
+            per_s: change.quota_per_s.unwrap_or(old.per_s),
+            per_minute: change.quota_per_minute.unwrap_or(old.per_minute),
+            device_per_minute: change.device_quota_per_minute.unwrap_or(old.device_per_minute),
+        };
+        let said = [change.quota_per_s, change.quota_per_minute, change.device_quota_per_minute];
+        if change.reset || said.iter().any(Option::is_some) {
+            self.quota = Quota::new(new);
         }
     }
 

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer};
+use http::HeaderValue;
+use serde::{Deserialize, Serialize};
 
 use super::EmulatorError;
 use super::answer::AnswerId;
+use super::network::Network;
 use super::script::Rule;
+use super::token_answers::TokenAnswer;
 
 /// A change of conduct, at start or while it runs; what is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,12 +24,24 @@ pub struct Control {
     pub quota_per_s: Option<u32>,
     /// Quota of the project; 0 = none.
     pub quota_per_minute: Option<u32>,
+    /// Quota of each device; 0 = none. FCM: 240 for Android.
+    pub device_quota_per_minute: Option<u32>,
+    /// Retry-After of the quota's own 429: `left` = the seconds left, empty = no header, anything else = just that.
+    pub quota_retry_after: Option<String>,
     /// Whether sends need a bearer token issued here.
     pub check_auth: Option<bool>,
     /// Of access tokens issued from now on, seconds.
     pub token_lifetime_s: Option<u64>,
-    /// What the token endpoint answers, by name; `ok` = works.
+    /// What the token endpoint and the metadata server answer, by name; `ok` = they work.
     pub oauth_answer: Option<String>,
+    /// Only to so many calls from now on, then `ok`; absent beside an `oauth_answer` = always.
+    pub oauth_times: Option<u32>,
+    /// Retry-After of an `oauth_answer` that refuses, seconds; absent beside an `oauth_answer` = no header.
+    pub oauth_retry_after: Option<u32>,
+    /// Before every answer to a call for a token, ms.
+    pub oauth_latency_ms: Option<u64>,
+    /// How far the emulator's clock is ahead, seconds: in every `Date`, and where an assertion's times are judged.
+    pub clock_skew_s: Option<i64>,
     /// Takes all rules away, before `rules` are added.
     pub clear_rules: bool,
     /// Added; one with the same prefix is replaced.
@@ -35,7 +50,17 @@ pub struct Control {
     pub revoke: bool,
     /// Starts log, counts and quota anew.
     pub reset: bool,
+    /// Gives every answer that is `held`.
+    pub release: bool,
+    /// First of all brings everything back to how the emulator was started, but for log and counts: no rules, nothing
+    /// wrong, everything held released, silent connections ended.
+    pub calm: bool,
+    /// What is wrong below HTTP.
+    pub network: Network,
 }
+
+/// Seconds left until the window is over.
+const LEFT: &str = "left";
 
 /// What is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -44,8 +69,12 @@ pub(super) struct Conduct {
     jitter_ms: u64,
     pub(super) check_auth: bool,
     pub(super) token_lifetime_s: u64,
-    #[serde(serialize_with = "by_name")]
-    pub(super) oauth_answer: AnswerId,
+    pub(super) quota_retry_after: String,
+    oauth_answer: String,
+    oauth_times: Option<u32>,
+    oauth_retry_after: Option<u32>,
+    oauth_latency_ms: u64,
+    pub(super) clock_skew_s: i64,
     pub(super) rules: Vec<Rule>,
 }
 
@@ -56,23 +85,34 @@ impl Default for Conduct {
             jitter_ms: 0,
             check_auth: true,
             token_lifetime_s: 3600,
-            oauth_answer: AnswerId::OK,
+            quota_retry_after: LEFT.to_owned(),
+            oauth_answer: "ok".to_owned(),
+            oauth_times: None,
+            oauth_retry_after: None,
+            oauth_latency_ms: 0,
+            clock_skew_s: 0,
             rules: Vec::new(),
         }
     }
 }
 
 impl Conduct {
-    /// All of it or, when a name is unknown, nothing.
+    /// All of it or, when something in it cannot be, nothing.
     pub(super) fn apply(&mut self, change: &Control) -> Result<(), EmulatorError> {
-        for rule in &change.rules {
-            named(&rule.answer)?;
-        }
-        self.oauth_answer = change.oauth_answer.as_deref().map_or(Ok(self.oauth_answer), named)?;
+        check(change)?;
         self.latency_ms = change.latency_ms.unwrap_or(self.latency_ms);
         self.jitter_ms = change.jitter_ms.unwrap_or(self.jitter_ms);
         self.check_auth = change.check_auth.unwrap_or(self.check_auth);
         self.token_lifetime_s = change.token_lifetime_s.unwrap_or(self.token_lifetime_s);
+        self.clock_skew_s = change.clock_skew_s.unwrap_or(self.clock_skew_s);
+        self.oauth_latency_ms = change.oauth_latency_ms.unwrap_or(self.oauth_latency_ms);
+        if let Some(value) = &change.quota_retry_after {
+            self.quota_retry_after.clone_from(value);
+        }
+        if let Some(name) = &change.oauth_answer {
+            self.oauth_answer.clone_from(name);
+            (self.oauth_times, self.oauth_retry_after) = (change.oauth_times, change.oauth_retry_after);
+        }
         if change.clear_rules {
             self.rules.clear();
         }
@@ -83,6 +123,26 @@ impl Conduct {
         Ok(())
     }
 
+    /// What the next call for a token gets.
+    pub(super) fn token_call(&mut self) -> TokenCall {
+        let used_up = self.oauth_times == Some(0);
+        self.oauth_times = self.oauth_times.map(|times| times.saturating_sub(1));
+        // Names are checked when they are given.
+        let answer = TokenAnswer::named(&self.oauth_answer).filter(|_| !used_up).unwrap_or(TokenAnswer::Works);
+        let wait = Duration::from_millis(self.oauth_latency_ms);
+        TokenCall { answer, retry_after: self.oauth_retry_after, wait }
+    }
+
+    /// The Retry-After of the quota's own 429 with so many seconds left.
+    pub(super) fn over_quota(&self, left_s: u32) -> Option<HeaderValue> {
+        match self.quota_retry_after.as_str() {
+            "" => None,
+            LEFT => Some(left_s.into()),
+            // Checked when it was given.
+            other => HeaderValue::from_str(other).ok(),
+        }
+    }
+
     /// How long an answer waits that has this latency of its own.
     pub(super) fn wait(&self, own: Duration) -> Duration {
         let jitter = if self.jitter_ms == 0 { 0 } else { rand::random_range(0..=self.jitter_ms) };
@@ -90,12 +150,29 @@ impl Conduct {
     }
 }
 
-fn named(name: &str) -> Result<AnswerId, EmulatorError> {
-    AnswerId::named(name).ok_or_else(|| EmulatorError::UnknownAnswer(name.to_owned()))
+/// How one call for a token is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TokenCall {
+    pub(super) answer: TokenAnswer,
+    /// Seconds.
+    pub(super) retry_after: Option<u32>,
+    pub(super) wait: Duration,
 }
 
-fn by_name<S: Serializer>(id: &AnswerId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(id.answer().name)
+fn check(change: &Control) -> Result<(), EmulatorError> {
+    let unknown = |name: &str| EmulatorError::UnknownAnswer(name.to_owned());
+    for rule in &change.rules {
+        AnswerId::named(&rule.answer).ok_or_else(|| unknown(&rule.answer))?;
+    }
+    if let Some(name) = &change.oauth_answer {
+        TokenAnswer::named(name).ok_or_else(|| unknown(name))?;
+    } else if change.oauth_times.is_some() || change.oauth_retry_after.is_some() {
+        return Err(EmulatorError::Alone);
+    }
+    if let Some(value) = &change.quota_retry_after {
+        HeaderValue::from_str(value).map_err(|_| EmulatorError::NoHeader(value.clone()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub struct LogEntry {
     pub answer: String,
     /// HTTP status of the answer; 0 = none was sent.
     pub status: u16,
-    /// Answered 200 with a message name, and not `validate_only`.
+    /// The provider took the message, whatever became of the answer; not so with `validate_only`.
     pub accepted: bool,
     /// From 1, in order of connecting.
     pub connection: u32,

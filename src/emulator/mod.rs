@@ -7,92 +7,19 @@
 //! |---|---|
 //! | `POST /v1/projects/{project}/messages:send` | checks bearer token, project and body, logs, answers by script |
 //! | `POST /token` | JWT-bearer grant: verifies signature and claims, gives an access token |
+//! | `GET /computeMetadata/v1/...` | the metadata server's token, account and project id |
 //! | `GET /emulator/key.json` | a service-account key whose `token_uri` is this emulator |
 //! | `GET /emulator/ca.pem` | the authority to trust, with TLS |
 //! | `GET /emulator/log?since=SEQ` | every send request after SEQ, NDJSON, see [`LogEntry`] |
 //! | `GET /emulator/stats` | [`Stats`] |
 //! | `GET`, `POST /emulator/control` | what is in force; a change of it, see [`Control`] |
-//! | `GET /emulator/answers` | the table below |
+//! | `GET /emulator/answers`, `GET /emulator/token-answers` | what it can be told to answer |
 //! | `GET /emulator/healthz` | 200 |
 //!
 //! A request is logged *before* its answer goes out, with the time of its arrival. So whatever became of the answer,
 //! what the emulator says it accepted is what a provider would have delivered.
 //!
-//! # Answers by device token
-//!
-//! A token that starts with `NAME-` gets the answer NAME; any other token gets `ok`. Where a number makes sense it
-//! follows the name: `quota-3-anything`. `flakyNAME-` gives the answer NAME to the first attempt of a message to that
-//! token and `ok` to those after it: `flakyunavailable-7`, `flakyhang-7`. `429`, `500` and `503` stand for `quota`,
-//! `internal` and `unavailable`: `flaky503-7`. Rules given at run time come first, see [`Rule`]. Over HTTP/1.1, which
-//! has no streams to reset, the connection closes instead.
-//!
-//! | token | answer |
-//! |---|---|
-//! | `ok-` | 200 with a message name |
-//! | `no-credentials-` | 401 ErrorInfo CREDENTIALS_MISSING |
-//! | `unauthenticated-` | 401 ErrorInfo ACCESS_TOKEN_EXPIRED, by the emulator's own check |
-//! | `wrong-project-` | 404 without details, by the emulator's own check |
-//! | `bad-request-` | 400 for a body that the schema or the limits refuse |
-//! | `over-quota-` | 429 FcmError QUOTA_EXCEEDED by the emulator's own quota |
-//! | `slow-` | `slow-N-`: 200 after N ms |
-//! | `dead-` | 404 FcmError UNREGISTERED |
-//! | `dead404apns-` | 404 ApnsError 410 before FcmError UNREGISTERED |
-//! | `apnsgone-` | 400 FcmError INVALID_ARGUMENT with ApnsError 410 |
-//! | `invalid-` | 400 FcmError INVALID_ARGUMENT, the token named in the text only |
-//! | `invalid-field-` | 400 FcmError, then BadRequest message.token |
-//! | `invalid-field-first-` | 400 BadRequest message.token, then FcmError |
-//! | `suspect-` | 400 FcmError INVALID_ARGUMENT that names nothing |
-//! | `foreign-` | 403 FcmError SENDER_ID_MISMATCH |
-//! | `payload-` | 400 FcmError INVALID_ARGUMENT with BadRequest message.android.ttl |
-//! | `badjson-` | 400 BadRequest on a value of `data`, no FcmError |
-//! | `nodetails400-` | 400 without details |
-//! | `iam-` | 403 without FcmError: the role is missing |
-//! | `apidisabled-` | 403 without FcmError: the API is off |
-//! | `noproject-` | 404 without details |
-//! | `thirdparty-` | 401 FcmError THIRD_PARTY_AUTH_ERROR with ApnsError 403 |
-//! | `expired401-` | 401 ErrorInfo ACCESS_TOKEN_EXPIRED |
-//! | `bare401-` | 401 without details |
-//! | `quota-` | 429 FcmError QUOTA_EXCEEDED; `quota-N-`: Retry-After N seconds |
-//! | `quotadate-` | `quotadate-N-`: the same, Retry-After as the HTTP-date in N seconds |
-//! | `quotahuge-` | 429, Retry-After 99999999999999999999 |
-//! | `quotanegative-` | 429, Retry-After -5 |
-//! | `quotafraction-` | 429, Retry-After 1.5 |
-//! | `quotagarbage-` | 429, Retry-After `soon` |
-//! | `quotahtml-` | 429 with an HTML page |
-//! | `quota503-` | 503 whose FcmError is QUOTA_EXCEEDED |
-//! | `ratelimit403-` | 403 ErrorInfo RATE_LIMIT_EXCEEDED |
-//! | `unavailable-` | 503 FcmError UNAVAILABLE; `unavailable-N-`: Retry-After N seconds |
-//! | `internal-` | 500 FcmError INTERNAL |
-//! | `unspecified-` | 500 FcmError UNSPECIFIED_ERROR |
-//! | `unknowncode-` | 400 FcmError with an errorCode nobody knows |
-//! | `barestring-` | 400 whose `error` is a string |
-//! | `html200-` | 200 with an HTML page |
-//! | `html401-` | 401 with an HTML page |
-//! | `html403-` | 403 with an HTML page |
-//! | `html404-` | 404 with an HTML page |
-//! | `html502-` | 502 with an HTML page |
-//! | `html503-` | 503 with an HTML page |
-//! | `html504-` | 504 with an HTML page |
-//! | `huge502-` | 502 with 1.2 MB of HTML |
-//! | `deep200-` | 200 with JSON 10,000 arrays deep |
-//! | `empty200-` | 200 with an empty body |
-//! | `empty401-` | 401 with an empty body |
-//! | `empty404-` | 404 with an empty body |
-//! | `empty500-` | 500 with an empty body |
-//! | `empty503-` | 503 with an empty body |
-//! | `noname200-` | 200 with `{}` |
-//! | `nonstring200-` | 200 whose `name` is a number |
-//! | `truncated-` | 200 with JSON cut in the middle |
-//! | `truncated404-` | 404 with an UNREGISTERED body cut in the middle |
-//! | `redirect302-` | 302 to another path |
-//! | `method405-` | 405 with an HTML page |
-//! | `oversize413-` | 413 with an HTML page |
-//! | `refused-` | RST_STREAM REFUSED_STREAM: not processed |
-//! | `reset-` | RST_STREAM INTERNAL_ERROR after the request was logged |
-//! | `cancelled-` | RST_STREAM CANCEL after the request was logged |
-//! | `hang-` | no answer, ever |
-//! | `stall-` | 200 and a header, then no body |
-//! | `cut-` | 200, half a body, then RST_STREAM INTERNAL_ERROR |
+//! What there is to answer, and everything that can be changed while it runs, is in `docs/EMULATOR.md`.
 
 use std::fs::{File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -104,11 +31,16 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use serve::Door;
+
 mod answer;
 mod book;
 mod conduct;
+mod desk;
+mod grant;
 mod log;
 mod message;
+mod network;
 mod oauth;
 mod quota;
 mod reply;
@@ -118,17 +50,25 @@ mod script;
 mod serve;
 mod settings;
 mod stats;
+mod table;
 mod tls;
+mod token_answers;
 
 pub use conduct::Control;
 pub use log::LogEntry;
+pub use network::{Act, GoAway, Network};
 pub use script::Rule;
 pub use settings::{EmulatorError, Settings};
 pub use stats::Stats;
 
 /// Name and meaning of every built-in answer.
 pub fn answers() -> impl Iterator<Item = (&'static str, &'static str)> {
-    answer::ANSWERS.iter().map(|a| (a.name, a.about))
+    table::ANSWERS.iter().map(|a| (a.name, a.about))
+}
+
+/// Name and meaning of everything the token endpoint and the metadata server can be told to answer, beside those.
+pub fn token_answers() -> impl Iterator<Item = (&'static str, &'static str)> {
+    token_answers::TOKEN_ANSWERS.iter().map(|(name, about, _)| (*name, *about))
 }
 
 /// A running emulator; it ends when dropped.
@@ -136,6 +76,8 @@ pub struct Emulator {
     shared: Arc<routes::Shared>,
     endpoint: String,
     addr: SocketAddr,
+    control_addr: Option<SocketAddr>,
+    proxy_addr: Option<SocketAddr>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -151,28 +93,33 @@ impl Emulator {
     pub fn start(settings: Settings) -> Result<Self, EmulatorError> {
         let file = settings.log_file.as_deref().map(open_log).transpose()?;
         let (listener, addr) = listen(settings.listen)?;
-        let host = settings.host.unwrap_or_else(|| reachable(addr.ip()));
+        let control = settings.control_listen.map(listen).transpose()?;
+        let proxy = settings.proxy_listen.map(listen).transpose()?;
+        let host = settings.host.clone().unwrap_or_else(|| reachable(addr.ip()));
         let identity = if settings.tls { Some(tls::identity(names(&host))?) } else { None };
         let scheme = if settings.tls { "https" } else { "http" };
         let endpoint = format!("{scheme}://{host}:{}", addr.port());
         let shared = Arc::new(routes::Shared {
-            book: book::Book::new(file),
+            book: book::Book::new(file, &settings.control)?,
+            wires: Arc::new(network::Wires::new(settings.max_streams, &settings.control.network)),
             account: oauth::Account::generate(&settings.project, format!("{endpoint}/token"))?,
             project: settings.project,
             ca_pem: identity.as_ref().map(|identity| identity.ca_pem.clone()),
         });
-        shared.book.control(&settings.control)?;
         let server = serve::Server {
             shared: shared.clone(),
             tls: identity.map(|identity| TlsAcceptor::from(identity.config)),
-            max_streams: settings.max_streams,
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        let (stop, tasks) = (server.stop.clone(), server.tasks.clone());
-        tasks.spawn(server.run(listener));
+        let (control_addr, proxy_addr) =
+            (control.as_ref().map(|(_, addr)| *addr), proxy.as_ref().map(|(_, addr)| *addr));
+        let doors = [(Some((listener, addr)), Door::Provider), (control, Door::Control), (proxy, Door::Proxy)];
+        for (listener, door) in doors.into_iter().filter_map(|(opened, door)| Some((opened?.0, door))) {
+            server.tasks.spawn(server.clone().run(listener, door));
+        }
         tracing::info!(target: "fanfare::emulator", endpoint, project = shared.project, "emulator listens");
-        Ok(Self { shared, endpoint, addr, stop, tasks })
+        Ok(Self { shared, endpoint, addr, control_addr, proxy_addr, stop: server.stop, tasks: server.tasks })
     }
 
     /// Base URL, `http://127.0.0.1:41234`.
@@ -185,6 +132,18 @@ impl Emulator {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where the listener is that no fault touches, if there is one.
+    #[must_use]
+    pub fn control_addr(&self) -> Option<SocketAddr> {
+        self.control_addr
+    }
+
+    /// Where the proxy is that leads here, if there is one.
+    #[must_use]
+    pub fn proxy_addr(&self) -> Option<SocketAddr> {
+        self.proxy_addr
     }
 
     /// The one project that exists.
@@ -208,7 +167,7 @@ impl Emulator {
     /// What was counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.book.stats()
+        self.shared.stats()
     }
 
     /// The whole log so far, in order of arrival.
@@ -222,12 +181,12 @@ impl Emulator {
         self.shared.book.logged(n).await;
     }
 
-    /// Changes its conduct from the next request on.
+    /// Changes its conduct from the next request on, and what is wrong below HTTP at once.
     ///
     /// # Errors
-    /// When a rule or the OAuth answer names no built-in answer; then nothing has changed.
+    /// When something names no built-in answer or cannot be sent; then nothing has changed.
     pub fn control(&self, change: &Control) -> Result<(), EmulatorError> {
-        self.shared.book.control(change)
+        self.shared.control(change)
     }
 
     /// Closes the listener and cuts every connection; log and counts can still be read before this is dropped.
@@ -269,10 +228,14 @@ fn reachable(ip: IpAddr) -> String {
     }
 }
 
-/// What the certificate is good for: always this machine, and `host`.
+/// Where SDKs want to go, whatever they are told.
+const GOOGLES: [&str; 2] = ["fcm.googleapis.com", "oauth2.googleapis.com"];
+
+/// What the certificate is good for: always this machine, the names SDKs insist on, and `host`.
 fn names(host: &str) -> Vec<String> {
     let host = host.trim_matches(['[', ']']).to_owned();
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let mut names: Vec<String> =
+        ["localhost", "127.0.0.1", "::1"].iter().chain(&GOOGLES).map(ToString::to_string).collect();
     if !names.contains(&host) {
         names.push(host);
     }

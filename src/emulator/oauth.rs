@@ -77,6 +77,21 @@ impl Account {
         format!("{key:#}\n")
     }
 
+    /// The project it belongs to.
+    pub(super) fn project(&self) -> &str {
+        &self.project
+    }
+
+    /// Its name.
+    pub(super) fn email(&self) -> &str {
+        &self.email
+    }
+
+    /// As a metadata server shows it.
+    pub(super) fn shown(&self) -> serde_json::Value {
+        serde_json::json!({"aliases": ["default"], "email": self.email, "scopes": SCOPES})
+    }
+
     /// Checks a form body. `now_s` is Unix time.
     pub(super) fn check(&self, form: &[u8], now_s: i64) -> Result<(), Refusal> {
         let (mut grant_type, mut assertion) = (None, None);
@@ -143,23 +158,34 @@ fn grant(text: &str) -> Refusal {
     Refusal("invalid_grant", text.to_owned())
 }
 
-/// Access tokens that are out, each with its end.
+/// Access tokens that are out, each with its end, and the one issued last.
 #[derive(Debug, Default)]
-pub(super) struct AccessTokens(HashMap<String, Instant>);
+pub(super) struct AccessTokens {
+    ends: HashMap<String, Instant>,
+    last: Option<String>,
+}
 
 impl AccessTokens {
     /// A new one. Expired ones go, so that a long run with short lifetimes keeps few.
     pub(super) fn issue(&mut self, lifetime: Duration) -> String {
         let now = Instant::now();
-        self.0.retain(|_, end| *end > now);
+        self.ends.retain(|_, end| *end > now);
         let token = format!("ya29.emulator-{}", uuid::Uuid::new_v4().simple());
-        self.0.insert(token.clone(), now + lifetime);
+        self.ends.insert(token.clone(), now + lifetime);
+        self.last = Some(token.clone());
         token
+    }
+
+    /// The one issued last and what is left of it, whole seconds.
+    pub(super) fn last(&self) -> Option<(String, u64)> {
+        let token = self.last.as_ref()?;
+        let left = self.ends.get(token)?.checked_duration_since(Instant::now())?;
+        Some((token.clone(), left.as_secs()))
     }
 
     /// Whether it was issued here and is still good.
     pub(super) fn holds(&self, token: &str) -> bool {
-        self.0.get(token).is_some_and(|end| *end > Instant::now())
+        self.ends.get(token).is_some_and(|end| *end > Instant::now())
     }
 }
 
@@ -177,6 +203,6 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!tokens.holds(&token));
         tokens.issue(Duration::from_secs(60));
-        assert_eq!(tokens.0.len(), 1);
+        assert_eq!(tokens.ends.len(), 1);
     }
 }

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Detail, Number, Wire};
+use super::answer::{Answer, Cut, Detail, Number, Wire};
 use super::schema::Fault;
 
 /// Response bodies; an error ends the stream with its reason.
@@ -26,24 +26,48 @@ pub(super) const JSON: &str = "application/json; charset=UTF-8";
 /// From half a body to its reset.
 const CUT_AFTER: Duration = Duration::from_millis(50);
 
-/// Plays an answer; `retry_after` in seconds, `name` of the message for those that accept it.
-pub(super) async fn play(answer: &Answer, retry_after: Option<u32>, name: &str) -> Reply {
+/// The end of a body without end, bytes at a time.
+const PIECE: &[u8] = &[b' '; 16 * 1024];
+
+/// What a reply may need of the world around it.
+pub(super) trait Stage {
+    /// Ends the connection below the request.
+    fn sever(&self, cut: Cut);
+    /// Waits until everything that is held is released.
+    fn released(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Plays an answer with its number, as far as it has one; `name` of the message for those that accept it.
+pub(super) async fn play(answer: &Answer, number: Option<u32>, name: &str, stage: &impl Stage) -> Reply {
+    if let Some(reason) = answer.reset(number) {
+        return Err(reason.into());
+    }
+    let accepted = || json!({ "name": name }).to_string();
     let mut response = match answer.wire {
-        Wire::Accept => text(200, JSON, json!({ "name": name }).to_string()),
+        Wire::Accept => text(200, JSON, accepted()),
+        Wire::Held => {
+            stage.released().await;
+            text(200, JSON, accepted())
+        }
+        Wire::Drip => streamed(drip(accepted(), number.unwrap_or(1))),
         Wire::Error(status, grpc, words, details) => {
             text(status, JSON, envelope(status, grpc, words, details.iter().map(|d| detail(*d)).collect()))
         }
-        Wire::Raw(status, kind, body) => text(status, kind, body),
+        Wire::Raw(status, kind, body) => text(status, kind, Bytes::from_static(body)),
         Wire::Repeat(status, kind, body, times) => text(status, kind, body.repeat(times)),
-        Wire::Reset(reason) => return Err(reason.into()),
-        Wire::Hang => return std::future::pending().await,
+        Wire::Sever(cut) => {
+            stage.sever(cut);
+            return std::future::pending().await;
+        }
+        Wire::Hang | Wire::Reset(_) | Wire::ResetBy => return std::future::pending().await,
+        Wire::Endless => streamed(futures_util::stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(PIECE))))),
         Wire::Stall => streamed(futures_util::stream::pending()),
         Wire::Cut => streamed(cut()),
     };
     for (name, value) in answer.headers {
-        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        response.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    if let Some(value) = retry_after.and_then(|s| retry_value(answer.number, s)) {
+    if let Some(value) = number.and_then(|s| retry_value(answer.number, s)) {
         response.headers_mut().insert(RETRY_AFTER, value);
     }
     Ok(response)
@@ -95,6 +119,15 @@ fn cut() -> impl Stream<Item = Result<Frame<Bytes>, h2::Error>> {
     futures_util::stream::iter([Ok(half)]).chain(futures_util::stream::once(reset))
 }
 
+/// One byte at a time, so many a second.
+fn drip(body: String, per_s: u32) -> impl Stream<Item = Result<Frame<Bytes>, h2::Error>> {
+    let gap = Duration::from_secs(1) / per_s.max(1);
+    futures_util::stream::iter(body.into_bytes()).then(move |byte| async move {
+        tokio::time::sleep(gap).await;
+        Ok(Frame::data(Bytes::from(vec![byte])))
+    })
+}
+
 const BAD_REQUEST: &str = "type.googleapis.com/google.rpc.BadRequest";
 
 fn envelope(status: u16, grpc: &str, words: &str, details: Vec<Value>) -> String {
@@ -118,6 +151,11 @@ fn detail(detail: Detail) -> Value {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "googleapis.com",
             "metadata": {"service": "fcm.googleapis.com", "method": "google.firebase.fcm.v1.FcmService.SendMessage"}
         }),
+        Detail::Quota(subject) => json!({
+            "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+            "violations": [{"subject": subject, "description": "Message rate exceeded"}]
+        }),
+        Detail::Typed(kind, code) => json!({"@type": kind, "errorCode": code}),
     }
 }
 
@@ -128,6 +166,6 @@ fn retry_value(number: Number, seconds: u32) -> Option<HeaderValue> {
             let then = SystemTime::now() + Duration::from_secs(u64::from(seconds));
             HeaderValue::from_str(&httpdate::fmt_http_date(then)).ok()
         }
-        Number::Nothing | Number::DelayMs => None,
+        Number::Nothing | Number::DelayMs | Number::Code | Number::Speed => None,
     }
 }

@@ -1,51 +1,121 @@
-//! Owns the paths: FCM's own, the token endpoint, and everything about the emulator itself under `/emulator/`.
+//! Owns the paths: FCM's own, those that give out tokens, and the way to the pages about the emulator itself.
 //! Must never know: connections and TLS.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, Method, Request, Response};
+use http::header::{AUTHORIZATION, DATE, RETRY_AFTER};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Frame, Incoming};
-use serde_json::json;
+use hyper::body::Incoming;
 
-use super::answer::{ANSWERS, AnswerId};
+use super::EmulatorError;
+use super::answer::{AnswerId, Cut};
 use super::book::{Arrival, Book};
 use super::conduct::Control;
 use super::message::{self, Message};
-use super::oauth::{Account, Refusal};
-use super::reply::{self, Body, JSON, Reply};
+use super::network::{Fate, Wire, Wires};
+use super::oauth::Account;
+use super::reply::{self, Body, Reply, Stage};
+use super::stats::Stats;
+use super::{desk, grant};
 
 /// The largest request body read, bytes; far above what FCM takes.
 const BODY_MAX: usize = 256 * 1024;
-/// Log entries fetched per hold of the lock.
-const LOG_PAGE: usize = 1000;
 
 /// What every request may need.
 pub(super) struct Shared {
     pub(super) book: Book,
+    pub(super) wires: Arc<Wires>,
     pub(super) account: Account,
     pub(super) project: String,
     pub(super) ca_pem: Option<String>,
 }
 
-/// Answers one request that came over this connection.
-pub(super) async fn handle(shared: Arc<Shared>, connection: u32, request: Request<Incoming>) -> Reply {
-    let (head, body) = request.into_parts();
-    let path = head.uri.path();
-    if let Some(project) = send_path(path) {
-        if head.method != Method::POST {
-            return Ok(not_found());
+impl Shared {
+    /// All of it or, when something in it cannot be, nothing.
+    pub(super) fn control(&self, change: &Control) -> Result<(), EmulatorError> {
+        self.book.control(change)?;
+        if change.calm {
+            self.wires.calm();
         }
-        return send(&shared, Sender { project, connection, headers: &head.headers }, body).await;
+        if change.reset {
+            self.wires.reset();
+        }
+        self.wires.change(&change.network);
+        Ok(())
     }
-    let query = head.uri.query().unwrap_or("");
-    match (&head.method, path) {
-        (&Method::POST, "/token") => token(&shared, body).await,
-        (&Method::POST, "/emulator/control") => control(&shared, body).await,
-        (&Method::GET, path) => Ok(show(&shared, path, query)),
+
+    /// What is in force, for people.
+    pub(super) fn in_force(&self) -> serde_json::Value {
+        let mut shown = self.book.in_force();
+        shown["network"] = self.wires.in_force();
+        shown
+    }
+
+    /// All counts.
+    pub(super) fn stats(&self) -> Stats {
+        self.wires.count(self.book.stats())
+    }
+}
+
+/// What an answer can do to the world around its request.
+struct Around<'a> {
+    book: &'a Book,
+    wire: &'a Wire,
+}
+
+impl Stage for Around<'_> {
+    fn sever(&self, cut: Cut) {
+        self.wire.meet(match cut {
+            Cut::Fin => Fate::Fin,
+            Cut::Rst => Fate::Rst,
+        });
+    }
+
+    fn released(&self) -> impl Future<Output = ()> + Send {
+        self.book.released()
+    }
+}
+
+/// Answers one request that came over this connection.
+pub(super) async fn handle(shared: Arc<Shared>, wire: Arc<Wire>, request: Request<Incoming>) -> Reply {
+    let (head, body) = request.into_parts();
+    let reply = if head.uri.path().starts_with("/emulator/") {
+        desk::page(&shared, &head.method, &head.uri, body).await
+    } else {
+        provider(&shared, &wire, &head, body).await
+    };
+    let skew_s = shared.book.clock_skew_s();
+    reply.map(|mut response| {
+        if skew_s != 0 {
+            response.headers_mut().insert(DATE, date(unix_now().saturating_add(skew_s)));
+        }
+        response
+    })
+}
+
+/// Answers one request on the listener that no fault touches.
+pub(super) async fn handle_control(shared: Arc<Shared>, request: Request<Incoming>) -> Reply {
+    let (head, body) = request.into_parts();
+    desk::page(&shared, &head.method, &head.uri, body).await
+}
+
+async fn provider(shared: &Shared, wire: &Wire, head: &Parts, body: Incoming) -> Reply {
+    let (path, around) = (head.uri.path(), Around { book: &shared.book, wire });
+    match (&head.method, send_path(path)) {
+        (&Method::POST, Some(project)) => send(shared, Sender { project, headers: &head.headers, around }, body).await,
+        (&Method::POST, None) if path == "/token" => {
+            let Some(form) = collect(body).await? else { return Ok(too_large()) };
+            let now_s = unix_now().saturating_add(shared.book.clock_skew_s());
+            grant::token(&shared.book, &shared.account, &form, now_s, &around).await
+        }
+        (&Method::GET, None) => {
+            let known = grant::metadata(&shared.book, &shared.account, (path, &head.headers), &around).await;
+            known.unwrap_or_else(|| Ok(not_found()))
+        }
         _ => Ok(not_found()),
     }
 }
@@ -58,16 +128,17 @@ fn send_path(path: &str) -> Option<&str> {
 
 struct Sender<'a> {
     project: &'a str,
-    connection: u32,
     headers: &'a HeaderMap,
+    around: Around<'a>,
 }
 
 async fn send(shared: &Shared, sender: Sender<'_>, body: Incoming) -> Reply {
     let Some(body) = collect(body).await? else { return Ok(too_large()) };
     let message = message::read(&body, unix_now());
     let refusal = refusal(shared, &sender, &message);
-    let Sender { project, connection, .. } = sender;
-    let decision = shared.book.decide(&Arrival { project, message: &message, connection, refusal });
+    let Sender { project, around, .. } = sender;
+    let arrival = Arrival { project, message: &message, connection: around.wire.number, refusal };
+    let decision = shared.book.decide(&arrival);
     if !decision.wait.is_zero() {
         tokio::time::sleep(decision.wait).await;
     }
@@ -75,7 +146,13 @@ async fn send(shared: &Shared, sender: Sender<'_>, body: Incoming) -> Reply {
         return Ok(reply::bad_request(fault));
     }
     let name = format!("projects/{project}/messages/{}", decision.message_id);
-    reply::play(decision.play.id.answer(), decision.play.retry_after, &name).await
+    let reply = reply::play(decision.play.id.answer(), decision.play.number, &name, &around).await;
+    reply.map(|mut response| {
+        if let Some(value) = decision.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, value);
+        }
+        response
+    })
 }
 
 fn refusal(shared: &Shared, sender: &Sender<'_>, message: &Message) -> Option<AnswerId> {
@@ -92,78 +169,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
-async fn token(shared: &Shared, body: Incoming) -> Reply {
-    let Some(body) = collect(body).await? else { return Ok(too_large()) };
-    let scripted = shared.book.oauth_call();
-    if scripted != AnswerId::OK {
-        return reply::play(scripted.answer(), None, "").await;
-    }
-    Ok(match shared.account.check(&body, unix_now()) {
-        Ok(()) => {
-            let (token, lifetime_s) = shared.book.issue_token();
-            let answer = json!({"access_token": token, "expires_in": lifetime_s, "token_type": "Bearer"});
-            reply::text(200, JSON, answer.to_string())
-        }
-        Err(Refusal(error, words)) => {
-            reply::text(400, JSON, json!({"error": error, "error_description": words}).to_string())
-        }
-    })
-}
-
-async fn control(shared: &Shared, body: Incoming) -> Reply {
-    let Some(body) = collect(body).await? else { return Ok(too_large()) };
-    let change = serde_json::from_slice::<Control>(&body).map_err(|fault| fault.to_string());
-    let applied = change.and_then(|change| shared.book.control(&change).map_err(|fault| fault.to_string()));
-    Ok(match applied {
-        Ok(()) => reply::text(200, JSON, shared.book.in_force().to_string()),
-        Err(fault) => reply::text(400, JSON, json!({ "error": fault }).to_string()),
-    })
-}
-
-fn show(shared: &Arc<Shared>, path: &str, query: &str) -> Response<Body> {
-    match (path, &shared.ca_pem) {
-        ("/emulator/healthz", _) => reply::text(200, JSON, "{\"status\":\"ok\"}"),
-        ("/emulator/stats", _) => reply::text(200, JSON, json!(shared.book.stats()).to_string()),
-        ("/emulator/control", _) => reply::text(200, JSON, shared.book.in_force().to_string()),
-        ("/emulator/key.json", _) => reply::text(200, JSON, shared.account.key_json()),
-        ("/emulator/answers", _) => {
-            let table: Vec<_> = ANSWERS.iter().map(|a| json!({"name": a.name, "about": a.about})).collect();
-            reply::text(200, JSON, json!(table).to_string())
-        }
-        ("/emulator/ca.pem", Some(pem)) => reply::text(200, "application/x-pem-file", pem.clone()),
-        ("/emulator/log", _) => log(shared.clone(), query),
-        _ => not_found(),
-    }
-}
-
-/// The log up to now as NDJSON, page by page, so that a long log neither holds the lock nor fills the memory.
-fn log(shared: Arc<Shared>, query: &str) -> Response<Body> {
-    let since = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "since");
-    let since = match since.map(|(_, value)| value.parse::<u64>()).transpose() {
-        Ok(since) => since.unwrap_or(0),
-        Err(fault) => return reply::text(400, JSON, json!({"error": format!("since: {fault}")}).to_string()),
-    };
-    let end = shared.book.log_len();
-    reply::streamed(futures_util::stream::unfold(since, move |seq| {
-        let left = usize::try_from(end.saturating_sub(seq)).unwrap_or(usize::MAX);
-        let page = shared.book.log_after(seq, left.min(LOG_PAGE));
-        let last = page.last().map(|last| last.seq);
-        std::future::ready(last.map(|last| (Ok(Frame::data(ndjson(&page))), last)))
-    }))
-}
-
-fn ndjson(entries: &[super::LogEntry]) -> Bytes {
-    let mut lines = Vec::new();
-    for entry in entries {
-        // Writing plain fields into memory cannot fail.
-        let _ = serde_json::to_writer(&mut lines, entry);
-        lines.push(b'\n');
-    }
-    lines.into()
-}
-
 /// The whole body; none when it is larger than [`BODY_MAX`]; an error when the client went away.
-async fn collect(body: Incoming) -> Result<Option<Bytes>, h2::Error> {
+pub(super) async fn collect(body: Incoming) -> Result<Option<Bytes>, h2::Error> {
     match Limited::new(body, BODY_MAX).collect().await {
         Ok(whole) => Ok(Some(whole.to_bytes())),
         Err(fault) if fault.is::<http_body_util::LengthLimitError>() => Ok(None),
@@ -171,15 +178,24 @@ async fn collect(body: Incoming) -> Result<Option<Bytes>, h2::Error> {
     }
 }
 
-fn too_large() -> Response<Body> {
+pub(super) fn too_large() -> Response<Body> {
     reply::text(413, "text/html; charset=UTF-8", "<p>Your client issued a request that was too large.</p>")
 }
 
-fn not_found() -> Response<Body> {
+pub(super) fn not_found() -> Response<Body> {
     reply::text(404, "text/html; charset=UTF-8", "<p>The requested URL was not found on this server.</p>")
 }
 
 fn unix_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// An HTTP-date; those a date cannot say are the first one it can.
+fn date(unix_s: i64) -> HeaderValue {
+    /// 31 December 9999.
+    const LAST: u64 = 253_402_300_799;
+    let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0).min(LAST));
+    let text = httpdate::fmt_http_date(UNIX_EPOCH + since);
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"))
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{ALIASES, ANSWERS, AnswerId, Number};
+use super::answer::{AnswerId, Number};
+use super::table::{ALIASES, ANSWERS};
 
 /// A rule given at run time: all tokens with this prefix get this answer. The longest prefix wins; a rule wins over
 /// the built-in prefixes.
@@ -25,6 +26,9 @@ pub struct Rule {
     /// Seconds; only answers that take a Retry-After use it.
     #[serde(default)]
     pub retry_after: Option<u32>,
+    /// What the N of `name-N-` means for other answers.
+    #[serde(default)]
+    pub number: Option<u32>,
 }
 
 /// What was chosen for one request.
@@ -32,8 +36,8 @@ pub struct Rule {
 pub(super) struct Play {
     /// The answer.
     pub(super) id: AnswerId,
-    /// Seconds for the header, where the answer has one.
-    pub(super) retry_after: Option<u32>,
+    /// What it means depends on the answer.
+    pub(super) number: Option<u32>,
     /// On top of the latency of all answers.
     pub(super) delay: Duration,
 }
@@ -41,7 +45,12 @@ pub(super) struct Play {
 impl Play {
     /// Just this answer.
     pub(super) fn plain(id: AnswerId) -> Self {
-        Self { id, retry_after: None, delay: Duration::ZERO }
+        Self { id, number: None, delay: Duration::ZERO }
+    }
+
+    /// Said to be not processed.
+    pub(super) fn refused(&self) -> bool {
+        self.id.answer().refused(self.number)
     }
 }
 
@@ -60,7 +69,9 @@ fn by_rule(rule: &Rule, attempt: u32) -> Play {
     }
     // Rules are checked when they are given, so the name is known.
     let id = AnswerId::named(&rule.answer).unwrap_or(AnswerId::OK);
-    Play { id, retry_after: rule.retry_after, delay: Duration::from_millis(rule.latency_ms) }
+    let own = rule.number.filter(|_| id.answer().number == Number::DelayMs).map_or(0, u64::from);
+    let delay = Duration::from_millis(rule.latency_ms.saturating_add(own));
+    Play { id, number: rule.retry_after.or(rule.number), delay }
 }
 
 fn by_prefix(token: &str, attempt: u32) -> Play {
@@ -72,8 +83,8 @@ fn by_prefix(token: &str, attempt: u32) -> Play {
     let number = rest.split_once('-').and_then(|(digits, _)| digits.parse::<u32>().ok());
     match id.answer().number {
         Number::Nothing => Play::plain(id),
-        Number::DelayMs => Play { id, retry_after: None, delay: Duration::from_millis(number.map_or(0, u64::from)) },
-        Number::RetryAfter | Number::RetryDate => Play { id, retry_after: number, delay: Duration::ZERO },
+        Number::DelayMs => Play { id, number: None, delay: Duration::from_millis(number.map_or(0, u64::from)) },
+        _ => Play { id, number, delay: Duration::ZERO },
     }
 }
 
@@ -116,10 +127,10 @@ mod tests {
 
     #[test]
     fn the_number_after_the_name_means_what_the_row_says() {
-        assert_eq!(choose(&[], "quota-3-a", 1).retry_after, Some(3));
-        assert_eq!(choose(&[], "quota-a", 1).retry_after, None);
+        assert_eq!(choose(&[], "quota-3-a", 1).number, Some(3));
+        assert_eq!(choose(&[], "quota-a", 1).number, None);
         assert_eq!(choose(&[], "slow-1500-a", 1).delay, Duration::from_millis(1500));
-        assert_eq!(choose(&[], "flakyunavailable-2-a", 1).retry_after, Some(2));
+        assert_eq!(choose(&[], "flakyunavailable-2-a", 1).number, Some(2));
         assert_eq!(choose(&[], "dead-3-a", 1), Play::plain(AnswerId::named("dead").unwrap()));
     }
 

@@ -17,9 +17,13 @@ pub struct Settings {
     pub tls: bool,
     /// The one project that exists.
     pub project: String,
-    /// Announced to HTTP/2 clients as the most concurrent streams per connection; FCM says 100. Streams over it are
-    /// refused below the emulator's sight: neither in the log nor in any count.
+    /// Announced to HTTP/2 clients as the most concurrent streams per connection; FCM says 100. Can be changed while
+    /// it runs, see [`super::Network`].
     pub max_streams: u32,
+    /// Address of a second listener, plain HTTP, for `/emulator/` only, that no fault touches.
+    pub control_listen: Option<SocketAddr>,
+    /// Address of an HTTP proxy that leads every CONNECT to this emulator, for SDKs whose endpoint is fixed.
+    pub proxy_listen: Option<SocketAddr>,
     /// Also appends the log to this file, NDJSON.
     pub log_file: Option<PathBuf>,
     /// Latency, quota, rules and so on to begin with.
@@ -34,6 +38,8 @@ impl Default for Settings {
             tls: false,
             project: "demo-project".to_owned(),
             max_streams: 100,
+            control_listen: None,
+            proxy_listen: None,
             log_file: None,
             control: Control::default(),
         }
@@ -68,4 +74,10 @@ pub enum EmulatorError {
     /// No built-in answer of this name.
     #[error("there is no answer `{0}`; GET /emulator/answers lists them")]
     UnknownAnswer(String),
+    /// Says nothing without what it belongs to.
+    #[error("oauth_times and oauth_retry_after need an oauth_answer beside them")]
+    Alone,
+    /// Cannot be the value of a header.
+    #[error("quota_retry_after {0:?} cannot be sent in a header")]
+    NoHeader(String),
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{ANSWERS, AnswerId};
+use super::script::Play;
+use super::table::ANSWERS;
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -18,7 +19,9 @@ pub struct Stats {
     pub requests: u64,
     /// Answered REFUSED_STREAM: said to be not processed, so not counted in `requests`.
     pub refused: u64,
-    /// Answered 200 with a message name, and not `validate_only`.
+    /// Streams above the last one of a GOAWAY: never looked at, so neither in the log nor in another count.
+    pub unprocessed: u64,
+    /// Messages the provider took, whatever became of the answer, and not `validate_only`.
     pub accepted: u64,
     /// Tokens among `accepted`.
     pub distinct_accepted: u64,
@@ -38,6 +41,12 @@ pub struct Stats {
     pub connections_opened: u32,
     /// Open now.
     pub connections_open: u32,
+    /// GOAWAYs sent.
+    pub goaways: u64,
+    /// Streams opened above the limit that the client had acknowledged.
+    pub overruns: u64,
+    /// PINGs left unanswered.
+    pub pings_ignored: u64,
     /// TLS handshakes that failed.
     pub tls_failures: u32,
     /// Requests in flight now, on all connections.
@@ -60,6 +69,7 @@ pub(super) struct Counters {
     pub(super) oauth_calls: u64,
     pub(super) oauth_issued: u64,
     pub(super) log_write_failures: u64,
+    refused: u64,
     by_answer: Vec<u64>,
     per_second: Vec<u32>,
     /// Arrivals of the last second.
@@ -75,6 +85,7 @@ impl Default for Counters {
             oauth_calls: 0,
             oauth_issued: 0,
             log_write_failures: 0,
+            refused: 0,
             by_answer: vec![0; ANSWERS.len()],
             per_second: Vec::new(),
             window: VecDeque::new(),
@@ -85,9 +96,10 @@ impl Default for Counters {
 
 impl Counters {
     /// One request that arrived at `t_ns`, never before the one counted last.
-    pub(super) fn count(&mut self, t_ns: u64, answer: AnswerId) {
-        self.by_answer[answer.row()] += 1;
-        if answer.answer().refused() {
+    pub(super) fn count(&mut self, t_ns: u64, play: &Play) {
+        self.by_answer[play.id.row()] += 1;
+        if play.refused() {
+            self.refused += 1;
             return;
         }
         let second = usize::try_from(t_ns / SECOND).unwrap_or(usize::MAX);
@@ -105,10 +117,9 @@ impl Counters {
     /// As given out; tokens and connections are filled in by those who know them.
     pub(super) fn stats(&self) -> Stats {
         let given = || ANSWERS.iter().zip(&self.by_answer).filter(|(_, n)| **n > 0);
-        let refused = given().filter(|(answer, _)| answer.refused()).map(|(_, n)| n).sum();
         Stats {
-            requests: self.by_answer.iter().sum::<u64>() - refused,
-            refused,
+            requests: self.by_answer.iter().sum::<u64>() - self.refused,
+            refused: self.refused,
             accepted: self.accepted,
             duplicates_accepted: self.duplicates,
             answers: given().map(|(answer, n)| (answer.name.to_owned(), *n)).collect(),
@@ -155,14 +166,19 @@ impl Gauge {
 
 #[cfg(test)]
 mod tests {
+    use super::super::answer::AnswerId;
     use super::*;
+
+    fn play(name: &str) -> Play {
+        Play::plain(AnswerId::named(name).unwrap())
+    }
 
     #[test]
     fn the_window_slides_and_is_not_aligned_to_seconds() {
         let mut counters = Counters::default();
         let at = |ms: u64| ms * 1_000_000;
         for ms in [600, 700, 1500, 1599, 1600, 2700] {
-            counters.count(at(ms), AnswerId::OK);
+            counters.count(at(ms), &play("ok"));
         }
         let stats = counters.stats();
         assert_eq!(stats.per_second, [2, 3, 1]);
@@ -172,8 +188,8 @@ mod tests {
     #[test]
     fn a_refused_stream_is_seen_but_not_counted_as_a_request() {
         let mut counters = Counters::default();
-        counters.count(0, AnswerId::OK);
-        counters.count(0, AnswerId::named("refused").unwrap());
+        counters.count(0, &play("ok"));
+        counters.count(0, &play("refused"));
         let stats = counters.stats();
         assert_eq!((stats.requests, stats.refused, stats.max_in_1s), (1, 1, 1));
         assert_eq!(stats.answers.values().sum::<u64>(), 2);
