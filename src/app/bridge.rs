@@ -8,6 +8,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Fits, OpsState, Parts};
+use crate::breaker::BreakerState;
 use crate::ceiling::Ceiling;
 use crate::domain::batch::Flushed;
 use crate::domain::catalogue::Catalogue;
@@ -17,7 +18,7 @@ use crate::domain::recipient::Platform;
 use crate::fanout::{Hands, ToSender};
 use crate::fcm::message::Template;
 use crate::fcm::oauth::TokenState;
-use crate::metrics::{FloatGauge, Gauge, Metrics};
+use crate::metrics::{Family, FloatGauge, Gauge, Metrics};
 use crate::wire::CeilingAnswer;
 
 /// Everything readiness and metrics look at.
@@ -118,8 +119,10 @@ fn parts(w: &Watched) -> Parts {
         None => Ok(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
         Some(error) => Err(error.clone()),
     };
+    let refused: Vec<&str> = w.hands.refused().each().filter(|(_, refused)| *refused).map(|(name, _)| name).collect();
+    let refused = if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(" ")) };
     let token = match &*w.token.borrow() {
-        TokenState::Ready { generation, .. } => Ok(format!("access token {generation}")),
+        TokenState::Ready { generation, .. } => Ok(format!("access token {generation}{refused}")),
         // An event can be accepted before the first token is there; a refused key needs a person.
         TokenState::Waiting => Ok("access token is being asked for".to_owned()),
         TokenState::Unavailable { reason } | TokenState::Refused { reason } => Err(reason.clone()),
@@ -152,7 +155,11 @@ struct Gauges {
     launchable: Gauge,
     in_flight: Gauge,
     breaker_open: Gauge,
+    breaker: Family<Label, Gauge>,
+    refused: Family<Label, Gauge>,
 }
+
+type Label = [(&'static str, &'static str); 1];
 
 impl Gauges {
     fn register(m: &mut Metrics) -> Self {
@@ -170,6 +177,8 @@ impl Gauges {
             launchable: m.gauge("launchable_recipients", "Recipients in hand that can be launched now."),
             in_flight: m.gauge("attempts_in_flight", "HTTP requests to FCM without an answer yet."),
             breaker_open: m.gauge("breaker_open", "1 while the breaker holds launches."),
+            breaker: m.gauges("breaker_state", "1 for the state the breaker is in."),
+            refused: m.gauges("credential_refused", "1 while this credential is refused and serves nobody."),
         }
     }
 
@@ -189,5 +198,13 @@ impl Gauges {
         self.launchable.set(whole(w.hands.launchable() as u64));
         self.in_flight.set(whole(w.hands.in_flight() as u64));
         self.breaker_open.set(i64::from(w.hands.breaker() != "closed"));
+        for state in BreakerState::ALL {
+            self.breaker
+                .get_or_create(&[("state", state.as_str())])
+                .set(i64::from(w.hands.breaker() == state.as_str()));
+        }
+        for (name, refused) in w.hands.refused().each() {
+            self.refused.get_or_create(&[("credential", name)]).set(i64::from(refused));
+        }
     }
 }

@@ -24,6 +24,7 @@ use crate::fanout::claim::{Claimer, Doubt};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
+use crate::fanout::totals::Totals;
 use crate::fanout::wiring::{Pacing, Wiring};
 use crate::fanout::{Hands, ToSender, sender};
 use crate::fcm::connections::Settings as FcmSettings;
@@ -56,7 +57,8 @@ impl App {
         let (ceiling, grants) =
             Ceiling::start(ceiling_settings(&config, &base.access.project), live_seen.clone(), stop.clone());
         let tokens = base.tokens(&ceiling);
-        let hands = Arc::new(Hands::new(usize::try_from(config.fcm.slots).unwrap_or(usize::MAX)));
+        let mut metrics = Metrics::new();
+        let hands = Arc::new(Hands::new(config.fcm.slots, Totals::register(&mut metrics)));
         let watched = Watched {
             ceiling: ceiling.clone(),
             token: tokens.subscribe(),
@@ -65,7 +67,6 @@ impl App {
             trouble: trouble_seen,
             draining: CancellationToken::new(),
         };
-        let mut metrics = Metrics::new();
         let ledger = LedgerMetrics::register(&mut metrics);
         let ops_state = bridge::ops(metrics, watched.clone());
 

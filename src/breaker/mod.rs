@@ -51,6 +51,9 @@ pub enum BreakerState {
 }
 
 impl BreakerState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::Ramping, Self::Open, Self::HalfOpen];
+
     /// `closed`, `ramping`, `open` or `half_open`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

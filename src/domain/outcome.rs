@@ -198,6 +198,8 @@ pub enum Verdict {
     Unprocessed,
     /// The request provably never left: connect or TLS failure. Counts as [`Failure::Transient`].
     Unsent,
+    /// It never left because the provider allowed no further stream. Says nothing of anybody; resent.
+    Unopened,
 }
 
 impl Verdict {

@@ -92,7 +92,7 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
         // they caused, and cause the next one.
         Verdict::Throttled(_) if mutant::on("throttle_prunes") => Next::Finish(Outcome::TokenDead),
         Verdict::Throttled(after) => Next::Pending(facts.now + after.unwrap_or(DEFAULT_THROTTLE_PAUSE) + PENDING_DELAY),
-        Verdict::Unprocessed => Next::Resend(facts.now + resend_delay(delivery.resends)),
+        Verdict::Unprocessed | Verdict::Unopened => Next::Resend(facts.now + resend_delay(delivery.resends)),
         Verdict::Unsent => failed(Failure::Transient, None, delivery, facts),
         Verdict::Failed(kind, after) => failed(kind, after, delivery, facts),
     }

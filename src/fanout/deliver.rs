@@ -83,6 +83,19 @@ impl Dispatcher {
 
     fn count(&mut self, spot: Spot, answer: &Attempted) {
         let now_ms = self.wiring.clock.now_ms();
+        let totals = self.wiring.hands.totals();
+        match answer.verdict {
+            Verdict::Throttled(_) => {
+                totals.throttled.inc();
+            }
+            Verdict::Unprocessed => {
+                totals.unprocessed.inc();
+            }
+            Verdict::Unsent | Verdict::Unopened => {
+                totals.unsent.inc();
+            }
+            _ => {}
+        }
         let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) else {
             return;
         };
@@ -92,7 +105,7 @@ impl Dispatcher {
         match answer.verdict {
             Verdict::Throttled(_) => c.throttled += 1,
             Verdict::Unprocessed => c.unprocessed += 1,
-            Verdict::Unsent => c.unsent += 1,
+            Verdict::Unsent | Verdict::Unopened => c.unsent += 1,
             _ => {}
         }
         if answer.status != 0 {
@@ -182,6 +195,7 @@ impl Dispatcher {
         match next {
             Next::Retry(at) | Next::Resend(at) | Next::Pending(at) => self.delay(spot, at),
             Next::Reauth => {
+                self.wiring.hands.totals().reauthed.inc();
                 if let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) {
                     fan.counters.reauthed += 1;
                 }
@@ -227,7 +241,7 @@ const fn mark(verdict: Verdict) -> Mark {
         | Verdict::TokenForeign
         | Verdict::Payload => Mark::Success,
         Verdict::Failed(..) | Verdict::Unsent => Mark::Failure,
-        Verdict::Credential(_) | Verdict::Throttled(_) | Verdict::Unprocessed => Mark::Neutral,
+        Verdict::Credential(_) | Verdict::Throttled(_) | Verdict::Unprocessed | Verdict::Unopened => Mark::Neutral,
     }
 }
 

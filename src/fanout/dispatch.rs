@@ -12,7 +12,6 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::breaker::BreakerState;
 use crate::domain::batch::Outbound;
 use crate::domain::ids::FanoutId;
 use crate::fcm::attempted::Attempted;
@@ -25,6 +24,7 @@ use super::flight::{AttemptId, Flight, Slots};
 use super::gates::{Gates, Shut};
 use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
+use super::show::Shown;
 use super::stock::Stock;
 use super::throttle::ThrottleScope;
 use super::wiring::{Pacing, Wiring};
@@ -78,7 +78,7 @@ pub struct Dispatcher {
     turned: Instant,
     part_due: Instant,
     warm_due: Instant,
-    breaker_was: BreakerState,
+    pub(super) shown: Shown,
     pub(super) token: watch::Receiver<TokenState>,
 }
 
@@ -111,7 +111,7 @@ impl Dispatcher {
             turned: now,
             part_due: now + PART_EVERY,
             warm_due: now,
-            breaker_was: BreakerState::Closed,
+            shown: Shown::default(),
             token,
         }
     }
@@ -172,6 +172,7 @@ impl Dispatcher {
         self.launch();
         self.settle_suspects();
         self.want();
+        self.show();
         self.hand_over();
     }
 
@@ -213,6 +214,7 @@ impl Dispatcher {
     fn age(&mut self) {
         for spot in self.flight.age(self.now) {
             let lent = self.flight.lent() as u64;
+            self.wiring.hands.totals().stalled.inc();
             if let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) {
                 fan.counters.stalled += 1;
                 fan.counters.lent_peak = fan.counters.lent_peak.max(lent);
@@ -240,22 +242,6 @@ impl Dispatcher {
             chunk.delayed += 1;
             self.delayed.push(Reverse((until, spot)));
         }
-    }
-
-    /// Tells the ceiling how many grants could be used on top of the stock.
-    fn want(&mut self) {
-        let idle = matches!(self.block, Block::Gate(_) | Block::Nobody);
-        // A little more than the free slots, so that the next one to be free finds its grant; much more would be
-        // forfeited, and taken from the others.
-        let free = self.flight.free().min(self.exposure.free()) + (self.pacing.slots.slots / 8).max(2);
-        let could = if idle { 0 } else { self.hand.launchable().min(free) as u64 };
-        self.wiring.ceiling.want(could.saturating_sub(self.stock.len()));
-        let breaker = self.gates.breaker.state();
-        if breaker != self.breaker_was {
-            tracing::warn!(target: "fanfare::fanout", from = self.breaker_was.as_str(), to = breaker.as_str(), "breaker changed");
-            self.breaker_was = breaker;
-        }
-        self.wiring.hands.show(&self.hand, self.flight.len(), breaker);
     }
 
     fn hand_over(&mut self) {

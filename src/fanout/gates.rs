@@ -172,6 +172,12 @@ impl Gates {
         self.project.shut_until.is_some()
     }
 
+    /// The same of a platform's credential.
+    #[must_use]
+    pub const fn platform_refused(&self, platform: Platform) -> bool {
+        self.platforms[platform as usize].shut_until.is_some()
+    }
+
     /// Until when a platform's credential holds its recipients.
     #[must_use]
     pub fn platform_shut(&self, platform: Platform, now: Instant) -> Option<Instant> {

@@ -77,6 +77,9 @@ impl Dispatcher {
         if self.flight.free() == 0 || self.exposure.free() == 0 {
             return Err(Block::Slot);
         }
+        if self.connections.room() == 0 {
+            return Err(Block::Stream);
+        }
         match self.stock.peek(self.now) {
             Take::Granted => token.ok_or(Block::Nobody),
             Take::At(at) => Err(Block::Grant(Some(at))),
@@ -182,6 +185,9 @@ impl Dispatcher {
             delivery.attempts += 1;
             retry = std::mem::take(&mut delivery.retry_due);
         }
+        let totals = self.wiring.hands.totals();
+        totals.attempts.inc();
+        totals.retried.inc_by(u64::from(retry));
         if let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) {
             fan.dirty = true;
             fan.counters.attempts += 1;

@@ -22,8 +22,10 @@ mod launch;
 pub mod lease;
 pub mod outbox;
 pub mod sender;
+pub mod show;
 pub mod stock;
 pub mod throttle;
+pub mod totals;
 pub mod variant;
 pub mod wiring;
 
@@ -36,6 +38,9 @@ use crate::breaker::BreakerState;
 use crate::clock::Boot;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, Flushed};
 use crate::domain::ids::FanoutId;
+
+use show::Refused;
+use totals::Totals;
 
 /// What crosses to the sender thread.
 #[derive(Debug)]
@@ -61,6 +66,8 @@ pub struct Hands {
     open: AtomicUsize,
     in_flight: AtomicUsize,
     breaker: AtomicU8,
+    refused: AtomicU8,
+    totals: Totals,
     least_urgent: AtomicI16,
     low: Notify,
     fresh: Notify,
@@ -77,14 +84,16 @@ const NO_CLASS: i16 = -1;
 impl Hands {
     /// Hands are full at twice the slots.
     #[must_use]
-    pub fn new(slots: usize) -> Self {
+    pub fn new(slots: u32, totals: Totals) -> Self {
         Self {
-            enough: slots * 2,
+            enough: usize::try_from(slots).map_or(usize::MAX, |slots| slots.saturating_mul(2)),
             launchable: Arc::new(AtomicU64::new(0)),
             urgent: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             breaker: AtomicU8::new(0),
+            refused: AtomicU8::new(0),
+            totals,
             least_urgent: AtomicI16::new(NO_CLASS),
             low: Notify::new(),
             fresh: Notify::new(),
@@ -92,13 +101,14 @@ impl Hands {
         }
     }
 
-    fn show(&self, hand: &hand::Hand, in_flight: usize, breaker: BreakerState) {
+    fn show(&self, hand: &hand::Hand, in_flight: usize, (breaker, refused): (BreakerState, Refused)) {
         let launchable = hand.launchable();
         self.launchable.store(launchable as u64, Ordering::Relaxed);
         self.urgent.store(hand.launchable_above_least(), Ordering::Relaxed);
         self.open.store(hand.open(), Ordering::Relaxed);
         self.in_flight.store(in_flight, Ordering::Relaxed);
         self.breaker.store(breaker as u8, Ordering::Relaxed);
+        self.refused.store(refused.bits(), Ordering::Relaxed);
         self.least_urgent.store(hand.least_urgent().map_or(NO_CLASS, Class::code), Ordering::Relaxed);
         if launchable < self.enough {
             self.low.notify_one();
@@ -126,9 +136,20 @@ impl Hands {
     /// State of the breaker, by its field's word.
     #[must_use]
     pub fn breaker(&self) -> &'static str {
-        let states = [BreakerState::Closed, BreakerState::Ramping, BreakerState::Open, BreakerState::HalfOpen];
         let now = self.breaker.load(Ordering::Relaxed);
-        states.into_iter().find(|s| *s as u8 == now).map_or("unknown", BreakerState::as_str)
+        BreakerState::ALL.into_iter().find(|s| *s as u8 == now).map_or("unknown", BreakerState::as_str)
+    }
+
+    /// Credentials that are refused and serve nobody.
+    #[must_use]
+    pub fn refused(&self) -> Refused {
+        Refused::of_bits(self.refused.load(Ordering::Relaxed))
+    }
+
+    /// This instance's ledger over all fan-outs.
+    #[must_use]
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// How many more recipients the hands want. None beyond 100,000 in hand, however few of them can be launched.

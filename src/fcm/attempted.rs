@@ -43,8 +43,9 @@ impl Attempted {
 const fn of_broken(broken: Broken) -> Verdict {
     match broken {
         Broken::Unprocessed => Verdict::Unprocessed,
-        // All three never reached the provider's application, so its count must not be expected to hold them.
-        Broken::Connect | Broken::Tls | Broken::ResetBeforeProcessing => Verdict::Unsent,
+        Broken::NoStream => Verdict::Unopened,
+        // None of these reached the provider's application, so its count must not be expected to hold them.
+        Broken::Connect | Broken::Tls | Broken::NotHttp2 | Broken::ResetBeforeProcessing => Verdict::Unsent,
         Broken::ResetAfterSending | Broken::Timeout => Verdict::Failed(Failure::Unconfirmed, None),
         Broken::Protocol => Verdict::Failed(Failure::Protocol, None),
     }
@@ -93,11 +94,15 @@ mod tests {
 
     #[test]
     fn what_is_provably_unsent_is_no_maybe_and_everything_else_is() {
-        use Broken::{Connect, Protocol, ResetAfterSending, ResetBeforeProcessing, Timeout, Tls, Unprocessed};
+        use Broken::{
+            Connect, NoStream, NotHttp2, Protocol, ResetAfterSending, ResetBeforeProcessing, Timeout, Tls, Unprocessed,
+        };
         let unconfirmed = Verdict::Failed(Failure::Unconfirmed, None);
         for (broken, verdict, maybe) in [
             (Connect, Verdict::Unsent, false),
             (Tls, Verdict::Unsent, false),
+            (NotHttp2, Verdict::Unsent, false),
+            (NoStream, Verdict::Unopened, false),
             (ResetBeforeProcessing, Verdict::Unsent, false),
             (Unprocessed, Verdict::Unprocessed, false),
             (ResetAfterSending, unconfirmed, true),

@@ -13,6 +13,10 @@ pub enum Broken {
     Connect,
     /// The TLS handshake failed. Provably not sent.
     Tls,
+    /// There is a connection, but the other side does not speak HTTP/2. Provably not sent.
+    NotHttp2,
+    /// The peer allowed no stream for it in time. Provably not sent, and no sign of ill health.
+    NoStream,
     /// The peer says it did not process the request and is otherwise well: `REFUSED_STREAM`, or GOAWAY `NO_ERROR` above
     /// its last stream (RFC 9113, 8.7 and 6.8).
     Unprocessed,
@@ -33,6 +37,8 @@ impl Broken {
         match self {
             Self::Connect => "no connection",
             Self::Tls => "TLS handshake failed",
+            Self::NotHttp2 => "the peer does not speak HTTP/2",
+            Self::NoStream => "the provider allowed no further stream",
             Self::Unprocessed => "not processed by the provider",
             Self::ResetBeforeProcessing => "connection closed with an error before processing",
             Self::ResetAfterSending => "connection or stream reset after sending",
@@ -49,7 +55,7 @@ impl Broken {
             return if find::<rustls::Error>(error).is_some() { Self::Tls } else { Self::Connect };
         }
         if let Some(h2) = find::<h2::Error>(error) {
-            return of_h2(h2);
+            return Self::of_h2(h2);
         }
         // hyper gives a request back as cancelled only when no byte of it was handed to the connection.
         match find::<hyper::Error>(error) {
@@ -57,18 +63,20 @@ impl Broken {
             _ => Self::ResetAfterSending,
         }
     }
-}
 
-fn of_h2(error: &h2::Error) -> Broken {
-    match error.reason() {
-        Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => Broken::Protocol,
-        Some(Reason::REFUSED_STREAM) if error.is_remote() && error.is_reset() => Broken::Unprocessed,
-        // h2 ends a stream with the remote GOAWAY only if the stream lies above its last stream id, or was never opened.
-        // A stream at or below it that is cut off later carries an I/O error instead.
-        Some(Reason::NO_ERROR) if error.is_remote() && error.is_go_away() => Broken::Unprocessed,
-        Some(_) if error.is_remote() && error.is_go_away() => Broken::ResetBeforeProcessing,
-        Some(_) if error.is_library() => Broken::Protocol,
-        _ => Broken::ResetAfterSending,
+    /// What ended a request that had left.
+    #[must_use]
+    pub fn of_h2(error: &h2::Error) -> Self {
+        match error.reason() {
+            Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => Self::Protocol,
+            Some(Reason::REFUSED_STREAM) if error.is_remote() && error.is_reset() => Self::Unprocessed,
+            // h2 ends a stream with the remote GOAWAY only if the stream lies above its last stream id. One at or below
+            // it that is cut off later carries an I/O error instead.
+            Some(Reason::NO_ERROR) if error.is_remote() && error.is_go_away() => Self::Unprocessed,
+            Some(_) if error.is_remote() && error.is_go_away() => Self::ResetBeforeProcessing,
+            Some(_) if error.is_library() => Self::Protocol,
+            _ => Self::ResetAfterSending,
+        }
     }
 }
 

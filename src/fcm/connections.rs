@@ -1,31 +1,44 @@
 //! Owns the HTTP/2 connections to FCM: how many there are, who is on which, and when one is given up.
 //! Must never know: recipients, grants, or when to try again.
 //!
-//! Lives on the sender thread: no locks. A [`Stream`] is leave to have one request open on one connection; it is asked
-//! for before the grant, so that no request waits inside the HTTP client while its timeout runs.
+//! Lives on the sender thread: no locks. A [`Stream`] is leave to have one request open on one connection, within what
+//! the peer allows; it is asked for before the grant, so that no request waits for a stream while its timeout runs.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use rustls::ClientConfig;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderName, HeaderValue, Method, Request};
 use tokio::time::Instant;
 
 use super::attempted::Attempted;
 use super::bearer::Bearer;
 use super::broken::Broken;
+use super::dial::Dialler;
 use super::error::FcmError;
-use super::http::{Http2, Target, Wire};
+use super::http::{Target, Wire};
+use super::link::{Kept, Link};
 use super::tls;
 
-/// Timeouts in a row after which a connection is given up: an HTTP/2 connection that has died silently looks open, and
-/// a timed-out request does not close it.
+/// Timeouts in a row after which a connection is given up, beside the pings: one whose peer answers pings and nothing
+/// else is no use either.
 const TIMEOUTS_TO_RETIRE: u32 = 3;
 
-/// A connection that answered this recently is warm: well under the 3 minutes after which Google closes an idle one.
+/// A connection that was heard this recently is warm: well under the 3 minutes after which Google closes an idle one.
 const WARM_FOR: Duration = Duration::from_secs(30);
+
+/// An attempt that found its connection closed before it left looks for another this often.
+const MOVES: u32 = 3;
+
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("fanfare/", env!("CARGO_PKG_VERSION")));
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Asks for the detailed error bodies, as Google's own SDKs do.
+const FORMAT: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-goog-api-format-version"), HeaderValue::from_static("2"));
 
 /// What connections need to know.
 #[derive(Debug, Clone)]
@@ -46,7 +59,7 @@ pub struct Settings {
     pub connect_timeout: Duration,
 }
 
-/// One connection, for as long as it is in use.
+/// One connection, from dialling to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -57,7 +70,7 @@ pub struct Connections(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
-    tls: ClientConfig,
+    dialler: Arc<Dialler>,
     send: Target,
     root: Target,
     open: RefCell<Vec<Rc<Connection>>>,
@@ -67,10 +80,16 @@ struct Inner {
 #[derive(Debug)]
 struct Connection {
     id: ConnectionId,
-    http: Http2,
+    link: Link,
     streams: Cell<u32>,
     timeouts: Cell<u32>,
-    heard: Cell<Option<Instant>>,
+}
+
+impl Connection {
+    /// Streams that can be taken now, of at most `most`.
+    fn room(&self, most: u32) -> u32 {
+        self.link.allowed().map_or(most, |allowed| allowed.min(most)).saturating_sub(self.streams.get())
+    }
 }
 
 /// Leave to have one request open on one connection. Given back when dropped.
@@ -97,7 +116,7 @@ impl Drop for Stream {
 }
 
 impl Connections {
-    /// Checks the settings. Nothing is connected before [`Connections::warm`] or the first attempt.
+    /// Checks the settings. Nothing is connected before [`Connections::warm`] or the first [`Connections::try_stream`].
     ///
     /// # Errors
     /// [`FcmError`] names the setting and the fix.
@@ -113,44 +132,71 @@ impl Connections {
         }
         let (send, root) = (target(format!("/v1/projects/{project}/messages:send"))?, target("/".to_owned())?);
         let tls = tls::client_config(settings.ca_pem.as_deref(), tls::HTTP2_ONLY, send.is_https())?;
-        let mut settings = settings.clone();
-        settings.connect_timeout = settings.connect_timeout.min(settings.attempt_timeout);
-        let first_id = Cell::new(1);
-        let inner = Inner { settings, tls, send, root, open: RefCell::default(), next_id: first_id };
-        // Built here so that a client that cannot be built is a start-up error.
-        let first = inner.fresh()?;
-        inner.open.borrow_mut().push(first);
+        let dialler = Arc::new(Dialler::new(&root, tls, settings.connect_timeout.min(settings.attempt_timeout))?);
+        let settings = settings.clone();
+        let inner = Inner { settings, dialler, send, root, open: RefCell::default(), next_id: Cell::new(1) };
         Ok(Self(Rc::new(inner)))
     }
 
     /// A stream on the least loaded connection, on another than `avoid` where one has room. Opens a further connection
     /// only when all are full; `None` when as many are open as all slots together can need.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, when it opens a connection.
     #[must_use]
     pub fn try_stream(&self, avoid: Option<ConnectionId>) -> Option<Stream> {
         let inner = &self.0;
+        let most = inner.per_connection();
         let mut open = inner.open.borrow_mut();
-        let with_room = open.iter().filter(|c| c.streams.get() < inner.settings.streams_per_connection.max(1));
+        open.retain(|c| c.link.usable());
+        let with_room = open.iter().filter(|c| c.room(most) > 0);
         if let Some(best) = with_room.min_by_key(|c| (Some(c.id) == avoid, c.streams.get())) {
             return Some(Stream::take(best));
         }
         if open.len() >= inner.most() {
             return None;
         }
-        let further = inner.fresh_or_log()?;
+        let further = inner.fresh();
         let stream = Stream::take(&further);
         tracing::debug!(target: "fanfare::fcm", connection = further.id.0, open = open.len() + 1, "further connection");
         open.push(further);
         Some(stream)
     }
 
-    /// Makes one attempt: one HTTP request, one judged answer, nothing sent twice.
+    /// Streams that can be taken now, those of connections not opened yet among them.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let most = self.0.per_connection();
+        let open = self.0.open.borrow();
+        let usable = open.iter().filter(|c| c.link.usable());
+        let (n, room) = usable.fold((0, 0_u64), |(n, room), c| (n + 1, room + u64::from(c.room(most))));
+        let unopened = u64::try_from(self.0.most().saturating_sub(n)).unwrap_or(u64::MAX);
+        usize::try_from(room + unopened.saturating_mul(u64::from(most))).unwrap_or(usize::MAX)
+    }
+
+    /// Makes one attempt: one HTTP request, one judged answer, nothing sent twice. A request that found its connection
+    /// closed before it left is given to another, as it is no request yet.
     pub fn attempt(&self, stream: Stream, bearer: &Bearer, body: Bytes) -> impl Future<Output = Attempted> + use<> {
-        let inner = Rc::clone(&self.0);
-        let sending = stream.0.http.post(&inner.send, bearer, body, inner.settings.attempt_timeout);
+        let (pool, authorization) = (self.clone(), bearer.header());
         async move {
             let started = Instant::now();
-            let wire = sending.await;
-            inner.observe(&stream.0, &wire);
+            let deadline = started + pool.0.settings.attempt_timeout;
+            let request = || post(&pool.0.send, &authorization, body.len());
+            let (mut stream, mut moves) = (stream, 0);
+            let wire = loop {
+                let kept = match stream.0.link.exchange(request(), body.clone(), deadline).await {
+                    Ok(wire) => break wire,
+                    Err(kept) => kept,
+                };
+                let connection = stream.connection();
+                match pool.try_stream(Some(connection)) {
+                    _ if kept == Kept::NoStream => break Wire::Broken(Broken::NoStream),
+                    Some(other) if moves < MOVES => stream = other,
+                    _ => break Wire::Broken(Broken::Connect),
+                }
+                moves += 1;
+            };
+            pool.0.observe(&stream.0, &wire);
             Attempted::judge(&wire, stream.connection(), started.elapsed(), SystemTime::now())
         }
     }
@@ -159,75 +205,90 @@ impl Connections {
     /// credentials, whatever the answer. FCM counts messages, and this is none; it needs no grant. Returns at once when
     /// the connection has just been used. `true` = warm.
     pub fn warm(&self) -> impl Future<Output = bool> + use<> {
-        let inner = Rc::clone(&self.0);
+        let pool = self.clone();
         async move {
-            let Some(connection) = inner.open.borrow().first().cloned() else { return false };
-            if connection.heard.get().is_some_and(|at| at.elapsed() < WARM_FOR) {
+            let first = pool.0.open.borrow().iter().find(|c| c.link.usable()).cloned();
+            if let Some(first) = &first
+                && first.link.heard().is_some_and(|at| at.elapsed() < WARM_FOR)
+            {
                 return true;
             }
-            let stream = Stream::take(&connection);
-            let wire = connection.http.touch(&inner.root, inner.settings.connect_timeout).await;
-            drop(stream);
-            inner.observe(&connection, &wire);
-            if wire == Wire::Broken(Broken::Timeout) {
-                inner.retire(&connection, "no answer while idle");
+            let Some(stream) = first.as_ref().map(Stream::take).or_else(|| pool.try_stream(None)) else { return false };
+            let deadline = Instant::now() + pool.0.dialler.within;
+            let wire = stream.0.link.exchange(get(&pool.0.root), Bytes::new(), deadline).await;
+            if wire == Ok(Wire::Broken(Broken::Timeout)) {
+                pool.0.retire(&stream.0, "no answer while idle");
             }
-            matches!(wire, Wire::Answer(_))
+            matches!(wire, Ok(Wire::Answer(_)))
         }
     }
 
     /// Connections in use, the ones being drained not among them.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.0.open.borrow().len()
+        self.0.open.borrow().iter().filter(|c| c.link.usable()).count()
     }
 
-    /// Streams that could be open at once.
+    /// Streams that could be open at once, if the peer allows as many.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         let most = u32::try_from(self.0.most()).unwrap_or(u32::MAX);
-        most.saturating_mul(self.0.settings.streams_per_connection.max(1))
+        most.saturating_mul(self.0.per_connection())
     }
 }
 
 impl Inner {
+    fn per_connection(&self) -> u32 {
+        self.settings.streams_per_connection.max(1)
+    }
+
     fn most(&self) -> usize {
         let streams = self.settings.max_streams_total.max(1);
-        usize::try_from(streams.div_ceil(self.settings.streams_per_connection.max(1))).unwrap_or(usize::MAX)
+        usize::try_from(streams.div_ceil(self.per_connection())).unwrap_or(usize::MAX)
     }
 
-    fn fresh(&self) -> Result<Rc<Connection>, FcmError> {
-        let http = Http2::new(self.tls.clone(), self.settings.connect_timeout)?;
-        let id = ConnectionId(self.next_id.replace(self.next_id.get() + 1));
-        Ok(Rc::new(Connection { id, http, streams: Cell::new(0), timeouts: Cell::new(0), heard: Cell::new(None) }))
-    }
-
-    /// Every connection is built like the first, so this fails only when the machine is out of something.
-    fn fresh_or_log(&self) -> Option<Rc<Connection>> {
-        self.fresh().inspect_err(|error| tracing::error!(target: "fanfare::fcm", %error, "no further connection")).ok()
+    fn fresh(&self) -> Rc<Connection> {
+        let id = self.next_id.replace(self.next_id.get() + 1);
+        let link = Link::dial(Arc::clone(&self.dialler), id);
+        Rc::new(Connection { id: ConnectionId(id), link, streams: Cell::new(0), timeouts: Cell::new(0) })
     }
 
     fn observe(&self, connection: &Rc<Connection>, wire: &Wire) {
         match wire {
             Wire::Broken(Broken::Timeout) => connection.timeouts.set(connection.timeouts.get() + 1),
-            Wire::Answer(_) | Wire::Broken(Broken::Unprocessed) => {
-                connection.timeouts.set(0);
-                connection.heard.set(Some(Instant::now()));
-            }
-            Wire::Broken(_) => connection.heard.set(None),
+            Wire::Answer(_) | Wire::Broken(Broken::Unprocessed) => connection.timeouts.set(0),
+            Wire::Broken(_) => {}
         }
         if connection.timeouts.get() >= TIMEOUTS_TO_RETIRE {
             self.retire(connection, "timeouts in a row");
         }
     }
 
-    /// New streams go to a fresh connection; the old one closes when its last stream is given back.
+    /// New streams go to another connection; this one closes when its last stream is given back.
     fn retire(&self, connection: &Rc<Connection>, reason: &'static str) {
         let mut open = self.open.borrow_mut();
         let Some(at) = open.iter().position(|c| Rc::ptr_eq(c, connection)) else { return };
-        let Some(fresh) = self.fresh_or_log() else { return };
-        let (old, new, draining) = (connection.id.0, fresh.id.0, connection.streams.get());
-        tracing::warn!(target: "fanfare::fcm", connection = old, replaced_by = new, draining, reason, "connection retired");
-        open[at] = fresh;
+        open.remove(at);
+        let draining = connection.streams.get();
+        tracing::warn!(target: "fanfare::fcm", connection = connection.id.0, draining, reason, "connection retired");
     }
+}
+
+fn post(to: &Target, authorization: &HeaderValue, length: usize) -> Request<()> {
+    let mut request = get(to);
+    *request.method_mut() = Method::POST;
+    let headers = request.headers_mut();
+    headers.insert(AUTHORIZATION, authorization.clone());
+    headers.insert(CONTENT_TYPE, JSON);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(FORMAT.0, FORMAT.1);
+    request
+}
+
+fn get(to: &Target) -> Request<()> {
+    let mut request = Request::new(());
+    *request.uri_mut() = to.uri().clone();
+    *request.version_mut() = http::Version::HTTP_2;
+    request.headers_mut().insert(USER_AGENT, AGENT);
+    request
 }

@@ -1,22 +1,19 @@
-//! Owns the HTTP client: the only file that knows reqwest.
+//! Owns what came of a request as plain data, and the client for the token endpoint: the only file that knows reqwest.
 //! Must never know: what an answer means.
 //!
-//! Whatever happens to a request becomes plain data here. Nothing is sent twice behind our back: the client's own
-//! retries, redirects, cookies, proxies and decompression are off.
+//! Nothing is sent twice behind our back: the client's own retries, redirects, cookies, proxies and decompression are
+//! off.
 
-use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{DATE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, Url};
 use tokio::time::{Instant, timeout_at};
 
-use super::bearer::Bearer;
 use super::broken::Broken;
-use super::dial::Dials;
 use super::error::FcmError;
 use super::tls;
 
@@ -66,7 +63,7 @@ pub enum Wire {
 
 /// A URL that was checked once, so that no attempt parses it again.
 #[derive(Debug, Clone)]
-pub struct Target(Url);
+pub struct Target(Url, Uri);
 
 impl Target {
     /// Takes an absolute `http` or `https` URL with a host, without user info, query or fragment.
@@ -76,7 +73,8 @@ impl Target {
         let web = matches!(url.scheme(), "http" | "https") && url.has_host();
         let plain = url.username().is_empty() && url.password().is_none();
         let bare = url.query().is_none() && url.fragment().is_none();
-        (web && plain && bare).then_some(Self(url))
+        let uri = url.as_str().parse().ok()?;
+        (web && plain && bare).then_some(Self(url, uri))
     }
 
     /// Whether TLS is asked for.
@@ -98,72 +96,11 @@ impl Target {
         self.0.set_query(Some(query));
         self
     }
-}
 
-/// A client that is one HTTP/2 connection: made at the first request, made again when it was closed.
-#[derive(Debug, Clone)]
-pub struct Http2 {
-    client: Client,
-    dials: Dials,
-}
-
-impl Http2 {
-    /// Builds the client; nothing is connected yet. `http://` means HTTP/2 with prior knowledge.
-    ///
-    /// # Errors
-    /// [`FcmError::Client`].
-    pub fn new(tls: rustls::ClientConfig, connect_timeout: Duration) -> Result<Self, FcmError> {
-        let dials = Dials::default();
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // Asks for the detailed error bodies, as Google's own SDKs do.
-        headers.insert(HeaderName::from_static("x-goog-api-format-version"), HeaderValue::from_static("2"));
-        let client = strict(tls, connect_timeout)
-            // Without it a cold burst opens a connection per request: the protocol is not known before the first handshake.
-            .http2_prior_knowledge()
-            // Pings go out only after 10 s without a frame and only while a request is open. An idle connection is not
-            // pinged, since Google closes connections for needless pings; TCP keep-alive watches those.
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .http2_keep_alive_timeout(Duration::from_secs(5))
-            .http2_keep_alive_while_idle(false)
-            .tcp_keepalive(Duration::from_secs(15))
-            .tcp_keepalive_interval(Duration::from_secs(5))
-            .tcp_keepalive_retries(2)
-            // The peer closes what it no longer wants (about 3 min); closing earlier would only cost a handshake.
-            .pool_idle_timeout(None)
-            .connector_layer(dials.clone())
-            .default_headers(headers)
-            .build()
-            .map_err(|e| FcmError::Client(e.to_string()))?;
-        Ok(Self { client, dials })
-    }
-
-    /// Sends one message. The future holds nothing but the request and may be dropped.
-    pub fn post(
-        &self,
-        to: &Target,
-        bearer: &Bearer,
-        body: Bytes,
-        within: Duration,
-    ) -> impl Future<Output = Wire> + use<> {
-        let request = self.client.post(to.0.clone()).header(AUTHORIZATION, bearer.header()).body(body);
-        self.exchange(request, within)
-    }
-
-    /// Makes the connection, with a request that sends no message and carries no credentials.
-    pub fn touch(&self, to: &Target, within: Duration) -> impl Future<Output = Wire> + use<> {
-        self.exchange(self.client.get(to.0.clone()), within)
-    }
-
-    fn exchange(&self, request: RequestBuilder, within: Duration) -> impl Future<Output = Wire> + use<> {
-        let dials = self.dials.clone();
-        async move {
-            match exchange(request, within).await {
-                // Where there never was a connection, nothing was sent.
-                Wire::Broken(Broken::Timeout) if dials.made() == 0 => Wire::Broken(Broken::Connect),
-                wire => wire,
-            }
-        }
+    /// The same address.
+    #[must_use]
+    pub const fn uri(&self) -> &Uri {
+        &self.1
     }
 }
 
@@ -194,7 +131,7 @@ impl TokenHttp {
             Err(broken) => (Wire::Broken(broken), false),
             Ok(response) => {
                 let genuine = response.headers().get(FLAVOR).is_some_and(|value| value == GOOGLE);
-                (Wire::Answer(answer(response, deadline).await), genuine)
+                (Wire::Answer(client_answer(response, deadline).await), genuine)
             }
         }
     }
@@ -216,7 +153,7 @@ async fn exchange(request: RequestBuilder, within: Duration) -> Wire {
     let deadline = Instant::now() + within;
     match send(request, deadline).await {
         Err(broken) => Wire::Broken(broken),
-        Ok(response) => Wire::Answer(answer(response, deadline).await),
+        Ok(response) => Wire::Answer(client_answer(response, deadline).await),
     }
 }
 
@@ -225,16 +162,50 @@ async fn send(request: RequestBuilder, deadline: Instant) -> Result<Response, Br
     sent.map_err(|error| Broken::read(&error, error.is_connect()))
 }
 
-async fn answer(mut response: Response, deadline: Instant) -> Answer {
-    let header = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok()).map(str::to_owned);
-    let (status, retry_after, date) = (response.status().as_u16(), header(RETRY_AFTER), header(DATE));
+/// The parts of a body, one after the other.
+trait Parts {
+    /// `None`: it ended as it should. An error: it broke.
+    async fn part(&mut self) -> Option<Result<Bytes, ()>>;
+}
+
+impl Parts for Response {
+    async fn part(&mut self) -> Option<Result<Bytes, ()>> {
+        self.chunk().await.map_err(|_| ()).transpose()
+    }
+}
+
+impl Parts for h2::RecvStream {
+    async fn part(&mut self) -> Option<Result<Bytes, ()>> {
+        let part = self.data().await?.map_err(|_| ());
+        if let Ok(part) = &part {
+            // Fails only for a stream that is gone, and then nothing more comes.
+            let _ = self.flow_control().release_capacity(part.len());
+        }
+        Some(part)
+    }
+}
+
+async fn client_answer(mut response: Response, deadline: Instant) -> Answer {
+    let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
+    collect(status, &headers, response, deadline).await
+}
+
+/// Reads an answer to its end, to [`BODY_CAP`], or to the deadline.
+pub(super) async fn answer(response: http::Response<h2::RecvStream>, deadline: Instant) -> Answer {
+    let (head, body) = response.into_parts();
+    collect(head.status.as_u16(), &head.headers, body, deadline).await
+}
+
+async fn collect(status: u16, headers: &HeaderMap, mut parts: impl Parts, deadline: Instant) -> Answer {
+    let header = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok()).map(str::to_owned);
+    let (retry_after, date) = (header(RETRY_AFTER), header(DATE));
     let mut body = Vec::new();
     let ending = loop {
-        match timeout_at(deadline, response.chunk()).await {
+        match timeout_at(deadline, parts.part()).await {
             Err(_) => break Ending::TimedOut,
-            Ok(Err(_)) => break Ending::Cut,
-            Ok(Ok(None)) => break Ending::Whole,
-            Ok(Ok(Some(part))) => {
+            Ok(Some(Err(()))) => break Ending::Cut,
+            Ok(None) => break Ending::Whole,
+            Ok(Some(Ok(part))) => {
                 let room = BODY_CAP - body.len();
                 body.extend_from_slice(&part[..part.len().min(room)]);
                 if part.len() > room {

@@ -4,7 +4,8 @@
 //! [`connections`] makes one attempt on a stream of its own and [`attempted`] says what it came to, with
 //! [`classify`] reading the answer and [`broken`] reading the lack of one. [`message`] builds the body, [`oauth`]
 //! keeps the access token fresh with the key of [`credentials`] or from the server of [`metadata`]. Only [`http`] knows
-//! reqwest.
+//! reqwest; a connection to FCM is spoken to with h2 itself, because no HTTP client tells how many streams the peer
+//! allows and which requests left.
 
 pub mod assertion;
 pub mod attempted;
@@ -17,9 +18,12 @@ mod dial;
 mod envelope;
 pub mod error;
 pub mod http;
+mod link;
 pub mod message;
 pub mod metadata;
 pub mod oauth;
+mod pulse;
 pub mod sanitise;
+mod tap;
 mod tls;
 mod token_answer;

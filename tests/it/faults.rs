@@ -7,10 +7,10 @@ use std::time::Duration;
 use fanfare::client::ClientError;
 use fanfare::emulator::{Control, Rule};
 use fanfare::wire::Fanout;
-use futures_util::future::BoxFuture;
 
 use super::harness::process::Process;
 use super::harness::service::{Caller, Database, World, goal};
+use super::harness::together::together;
 
 /// The most recipients a kill may repeat by default: 32 slots, 16 lent, 16 not written down yet (law 9).
 const EXPOSURE: u64 = 64;
@@ -57,14 +57,6 @@ async fn ready(service: &Process, status: u16) {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), look).await.unwrap_or_else(|_| panic!("/readyz is not {status}"));
-}
-
-/// Runs stories side by side, since each mostly waits.
-async fn together(stories: Vec<(&'static str, BoxFuture<'static, ()>)>) {
-    let running: Vec<_> = stories.into_iter().map(|(name, story)| (name, tokio::spawn(story))).collect();
-    for (name, story) in running {
-        story.await.unwrap_or_else(|error| panic!("{name}: {error}"));
-    }
 }
 
 async fn killed_in_the_middle(database: Database, kills: &[u64], run: &'static str) {

@@ -326,8 +326,10 @@ async fn a_peer_that_wants_http_1_is_a_protocol_failure() {
         socket.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         drain(socket).await;
     });
+    // No request leaves before the peer has spoken HTTP/2.
     let got = attempt(&client(&format!("http://{address}"), |_| {})).await;
-    assert_eq!((got.verdict, got.maybe), (PROTOCOL, true));
+    assert_eq!((got.verdict, got.maybe), (Verdict::Unsent, false), "{}", got.text);
+    assert_eq!(got.text, "the peer does not speak HTTP/2");
 }
 
 /// Reads to the end of the connection.

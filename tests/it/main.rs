@@ -18,6 +18,7 @@ mod faults;
 mod fcm_client;
 mod layering;
 mod oauth;
+mod outage;
 mod packaging;
 mod payload;
 mod store_conformance;

@@ -8,3 +8,5 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod service;
+pub mod together;
+pub mod wire;

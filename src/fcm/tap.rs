@@ -1,0 +1,197 @@
+//! Owns what can be known of a connection by watching its bytes: when the peer was last heard, and which requests left.
+//! Must never know: what the frames mean.
+//!
+//! HTTP/2 libraries keep a request back while the peer allows no further stream, and say nothing of it. Streams are
+//! numbered in the order in which they are opened, so the highest number whose HEADERS were written tells which
+//! requests left: the others provably did not.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// The client's connection preface (RFC 9113, 3.4), which is no frame.
+const PREFACE: usize = 24;
+/// Length, type, flags and stream number of a frame (RFC 9113, 4.1).
+const HEAD: usize = 9;
+/// Type of a frame that opens a stream.
+const HEADERS: u8 = 1;
+
+/// What was seen; shared by the connection and those who use it.
+#[derive(Debug)]
+pub struct Seen {
+    base: Instant,
+    /// Microseconds since `base` at which bytes last came in; 0 = never.
+    heard: AtomicU64,
+    /// The highest stream number whose HEADERS were given to the network.
+    left: AtomicU32,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { base: Instant::now(), heard: AtomicU64::new(0), left: AtomicU32::new(0) }
+    }
+}
+
+impl Seen {
+    /// When bytes last came in.
+    pub fn heard(&self) -> Option<Instant> {
+        let micros = self.heard.load(Ordering::Acquire);
+        (micros > 0).then(|| self.base + std::time::Duration::from_micros(micros))
+    }
+
+    /// Whether the HEADERS of this stream were given to the network.
+    pub fn left(&self, stream: u32) -> bool {
+        self.left.load(Ordering::Acquire) >= stream
+    }
+
+    fn hear(&self) {
+        let micros = u64::try_from(self.base.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.heard.store(micros.max(1), Ordering::Release);
+    }
+}
+
+/// A connection whose bytes are watched.
+#[derive(Debug)]
+pub struct Tap<T> {
+    io: T,
+    seen: Arc<Seen>,
+    frames: Frames,
+}
+
+impl<T> Tap<T> {
+    /// Watches from the first byte on.
+    pub fn new(io: T, seen: Arc<Seen>) -> Self {
+        Self { io, seen, frames: Frames::default() }
+    }
+
+    fn wrote(&mut self, bytes: &[u8]) {
+        if let Some(stream) = self.frames.opened(bytes) {
+            self.seen.left.fetch_max(stream, Ordering::AcqRel);
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Tap<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.seen.hear();
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(n)) = wrote {
+            self.wrote(&bytes[..n]);
+        }
+        wrote
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.io).poll_write_vectored(cx, parts);
+        if let Poll::Ready(Ok(mut n)) = wrote {
+            for part in parts {
+                let taken = n.min(part.len());
+                self.wrote(&part[..taken]);
+                n -= taken;
+            }
+        }
+        wrote
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// Finds the heads of frames in a stream of bytes, however it is cut.
+#[derive(Debug)]
+struct Frames {
+    /// Bytes to pass over: the preface, then payloads.
+    skip: usize,
+    head: [u8; HEAD],
+    have: usize,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self { skip: PREFACE, head: [0; HEAD], have: 0 }
+    }
+}
+
+impl Frames {
+    /// The highest stream number opened by frames whose head ends in these bytes.
+    fn opened(&mut self, mut bytes: &[u8]) -> Option<u32> {
+        let mut highest = None;
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let taken = (HEAD - self.have).min(bytes.len());
+            self.head[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
+            self.have += taken;
+            bytes = &bytes[taken..];
+            if self.have == HEAD {
+                let [a, b, c, kind, _, number @ ..] = self.head;
+                self.skip = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
+                self.have = 0;
+                if kind == HEADERS {
+                    highest = Some(u32::from_be_bytes(number) & 0x7fff_ffff);
+                }
+            }
+        }
+        highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, stream: u32, payload: usize) -> Vec<u8> {
+        let length = u32::try_from(payload).unwrap().to_be_bytes();
+        let mut bytes = vec![length[1], length[2], length[3], kind, 5];
+        bytes.extend(stream.to_be_bytes());
+        // A payload that looks like frames must not be taken for some.
+        bytes.extend(std::iter::repeat_n(1, payload));
+        bytes
+    }
+
+    #[test]
+    fn the_highest_stream_opened_is_found_however_the_bytes_are_cut() {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        for (kind, stream, payload) in [(4, 0, 18), (1, 1, 70), (0, 1, 900), (8, 0, 4), (1, 3, 0), (0, 3, 1)] {
+            bytes.extend(frame(kind, stream, payload));
+        }
+        for size in [1, 2, 7, 9, 10, 64, bytes.len()] {
+            let mut frames = Frames::default();
+            let opened: Vec<u32> = bytes.chunks(size).filter_map(|part| frames.opened(part)).collect();
+            assert_eq!(opened.last(), Some(&3), "in parts of {size}");
+            assert!(opened.is_sorted());
+        }
+        let mut frames = Frames::default();
+        let headers = bytes.len() - frame(0, 3, 1).len() - frame(1, 3, 0).len();
+        assert_eq!(frames.opened(&bytes[..headers + HEAD - 1]), Some(1), "a head that is cut off has not left");
+    }
+}
