@@ -37,7 +37,9 @@ impl Inputs {
         let credentials = credentials::read(config)?;
         let ca_pem = ca_pem(config)?;
         let http = TokenHttp::new(ca_pem.as_deref(), CONNECT_TIMEOUT).map_err(|e| bad(e.to_string()))?;
-        ceiling_settings(config, "").check().map_err(|e| bad(format!("redis.url: {e}; write redis://HOST:PORT")))?;
+        ceiling_settings(config, "").check().map_err(|_| {
+            bad("redis.url: host, port or database cannot be read; write redis://HOST:PORT/0".to_owned())
+        })?;
         Ok(Self { catalogue, keys, credentials, ca_pem, http })
     }
 }

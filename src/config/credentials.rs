@@ -21,6 +21,13 @@ pub(super) fn is_key(value: &str) -> bool {
         || value.len() > LONGEST_PATH
 }
 
+/// The path in a value, without what a `.env` file left around it.
+pub(super) fn plain_path(value: &str) -> &str {
+    let value = value.trim();
+    let within = |quote| value.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
+    within('"').or_else(|| within('\'')).unwrap_or(value)
+}
+
 /// Whether Google could have given this id to a project: 6 to 30 small letters, digits and hyphens, a letter first and
 /// no hyphen last (<https://cloud.google.com/resource-manager/docs/creating-managing-projects>), in old projects after
 /// the name of a domain. The number of a project is taken by FCM as well.
@@ -70,6 +77,14 @@ mod tests {
         {
             assert!(!is_key(path), "{path:?}");
         }
+    }
+
+    #[test]
+    fn a_path_is_freed_of_quotes_and_blanks() {
+        for path in ["/keys/sa.json", "\"/keys/sa.json\"", "'/keys/sa.json'", " /keys/sa.json\n"] {
+            assert_eq!(plain_path(path), "/keys/sa.json");
+        }
+        assert_eq!((plain_path(""), plain_path("\""), plain_path("a'b")), ("", "\"", "a'b"));
     }
 
     #[test]

@@ -143,8 +143,11 @@ impl Draft {
     pub(super) fn put(&mut self, key: &'static Key, read: Result<Value, String>, origin: Origin) {
         match read {
             Ok(value) => {
-                let is_key = key.name == "fcm.credentials_file" && value.as_str().is_some_and(credentials::is_key);
-                let key = if is_key { keys::find("fcm.credentials").unwrap_or(key) } else { key };
+                let (key, value) = match value.as_str().filter(|_| key.name == "fcm.credentials_file") {
+                    Some(text) if credentials::is_key(text) => (keys::find("fcm.credentials").unwrap_or(key), value),
+                    Some(text) => (key, Value::from(credentials::plain_path(text))),
+                    None => (key, value),
+                };
                 self.settings.insert(key.name, Setting { value, origin });
             }
             Err(wrong) => self.refuse(key.name, &origin, wrong, format!("give it {}", key.expected())),

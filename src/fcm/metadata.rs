@@ -42,7 +42,7 @@ impl MetadataServer {
     /// The project this machine is in, asked for once.
     ///
     /// # Errors
-    /// [`TokenError::Unavailable`]: another try may help.
+    /// Another try may help: nothing is refused for good here.
     pub async fn project_id(&self, http: &TokenHttp) -> Result<String, TokenError> {
         match http.get_metadata(&self.project, PROJECT_TIMEOUT).await {
             (Wire::Broken(broken), _) => Err(Giver::Metadata.unreachable(broken)),

@@ -224,7 +224,11 @@ fn what_is_no_file_to_read_is_told_as_that() {
         }
     }
     assert!(Credentials::load("", Path::new("")).unwrap_err().to_string().contains("there are no credentials"));
-    assert!(matches!(Credentials::load(" metadata\n", Path::new("/nowhere")), Ok(Credentials::Metadata)));
+    for word in ["metadata", " metadata\n", "\"metadata\""] {
+        assert!(matches!(Credentials::load(word, Path::new("/nowhere")), Ok(Credentials::Metadata)), "{word}");
+    }
+    let quoted = format!("'{}'", absent.display());
+    assert!(Credentials::load(&quoted, Path::new("")).unwrap_err().to_string().contains("No such file"));
 }
 
 // --- the metadata server, as a source of access tokens ---

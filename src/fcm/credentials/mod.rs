@@ -2,7 +2,7 @@
 //! the word for the metadata server. Names what is wrong with anything else.
 //! Must never know: access tokens, or which setting the text is from.
 //!
-//! [`account`] reads the key field by field. `wrapped` takes off what environments and secret stores put around it,
+//! `account` reads the key field by field. `wrapped` takes off what environments and secret stores put around it,
 //! `kinds` knows Google's other files by their looks, `pem` and `der` read the private key itself.
 
 mod account;
@@ -95,11 +95,11 @@ impl Credentials {
             }
             return account(&read(file)?);
         }
-        match given {
-            METADATA => Ok(Self::Metadata),
-            path if is_path(path) => account(&read(Path::new(path))?),
-            text => account(text),
+        let plain = wrapped::trimmed(wrapped::unquoted(given).unwrap_or(given));
+        if plain == METADATA {
+            return Ok(Self::Metadata);
         }
+        if is_path(plain) { account(&read(Path::new(plain))?) } else { account(given) }
     }
 
     /// The project they name, if they do.
