@@ -35,8 +35,7 @@ pub(super) async fn show(
 ) -> Result<Json<wire::Fanout>, Refusal> {
     let [wait_ms] = query::read(given, ["wait_ms"])?;
     let wait_ms = query::number("wait_ms", wait_ms, 0..=MAX_WAIT_MS)?.unwrap_or(0);
-    let absent = || Refusal::new(Code::FanoutNotFound, "no fan-out has this id; it may have been removed by retention");
-    let id: FanoutId = id.parse().map_err(|_| absent())?;
+    let id = fanout_id(&id)?;
     // Subscribed before the first reading: what settles after that reading is heard.
     let mut settled = api.state.settled.subscribe();
     let until = Instant::now() + Duration::from_millis(wait_ms.into());
@@ -59,12 +58,22 @@ pub(super) async fn show(
     }
 }
 
+/// The fan-out a path names. What is no number names none.
+pub(super) fn fanout_id(raw: &str) -> Result<FanoutId, Refusal> {
+    raw.parse().map_err(|_| absent())
+}
+
+pub(super) fn absent() -> Refusal {
+    let detail = "no fan-out has this id; GET /v1/fanouts lists them. It may have been removed by retention";
+    Refusal::new(Code::FanoutNotFound, detail)
+}
+
 fn too_many() -> Refusal {
     Refusal::new(Code::Overloaded, "as many callers wait for fan-outs as this instance lets wait; ask without wait_ms")
 }
 
 const fn ended(view: &FanoutView) -> bool {
-    matches!(view.state, FanoutState::Done | FanoutState::Cancelled | FanoutState::SetAside)
+    view.settled_ms.is_some() || matches!(view.state, FanoutState::SetAside)
 }
 
 /// Ends when `id` is settled here, or may have been while we fell behind. A closed channel leaves it to the ticker.

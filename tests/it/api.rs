@@ -169,6 +169,7 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
         ceiling: Arc::new(ceiling),
         handover,
         settled: broadcast::Sender::new(16),
+        cancelled: Arc::new(|_| ()),
         clock,
         boot,
         keys: Arc::new(keys),
