@@ -14,7 +14,19 @@ use crate::domain::batch::FanoutState;
 use crate::store::CancelReply;
 use crate::wire;
 
-/// The first caller gets the fan-out as it stands then; whoever comes later, or too late, a 409.
+/// Cancel a fan-out: whoever has not been sent to ends as `cancelled`.
+///
+/// The first caller gets the fan-out as it stands then; whoever comes later, or too late, a 409. Nothing more is
+/// launched: at once by the instance that is asked, by others with their next flush (half a second while they send) or
+/// heartbeat (3 s). What is in flight keeps its true outcome; `settled_at` tells that all of it has ended.
+#[utoipa::path(post, path = "/v1/fanouts/{id}/cancel", operation_id = "cancelFanout", tag = "fan-outs",
+    params(("id" = String, Path, description = "The fan-out's id.", example = "17")),
+    responses(
+        (status = 200, description = "Cancelled by this call.", body = wire::Fanout),
+        (status = 404, description = "`fanout_not_found`"),
+        (status = 409, description = "`fanout_cancelled`: by an earlier call. `fanout_settled`: it has ended."),
+    ),
+    security(("key" = ["ops"])))]
 pub(super) async fn run(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Json<wire::Fanout>, Refusal> {
     let id = fanout_id(&id)?;
     match api.state.store.cancel(id).await? {

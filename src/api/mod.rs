@@ -15,6 +15,7 @@ mod fanouts;
 mod guard;
 mod import;
 pub mod keys;
+pub mod openapi;
 mod ops;
 mod path;
 mod problem;
@@ -139,6 +140,7 @@ pub fn router(state: State) -> Router {
         .merge(fanouts)
         .merge(devices)
         .merge(ops)
+        .route("/openapi.json", get(openapi::show))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(from_fn_with_state(Arc::clone(&api), guard::enter))

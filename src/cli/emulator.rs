@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::emulator::{Control, Emulator, Settings, answers};
+use super::Failure;
+use crate::emulator::{Control, Emulator, EmulatorError, Settings, answers};
 
 /// Runs a stand-in for FCM, to point a sender at: TLS or plain HTTP/2, OAuth, quota, latency, faults by token.
 #[derive(Debug, Clone, Args)]
@@ -62,13 +63,14 @@ pub struct EmulatorArgs {
 /// Runs until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// One line for people, when it cannot start or cannot write a file it was asked for.
-pub async fn run(args: EmulatorArgs) -> Result<(), String> {
+/// [`Failure::Unavailable`] when the address is taken, [`Failure::Runtime`] when it cannot start otherwise, or cannot
+/// write a file it was asked for.
+pub async fn run(args: EmulatorArgs) -> Result<(), Failure> {
     run_until(args, signalled()).await
 }
 
-async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Result<()>>) -> Result<(), String> {
-    let emulator = Emulator::start(settings(&args)).map_err(|fault| fault.to_string())?;
+async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Result<()>>) -> Result<(), Failure> {
+    let emulator = Emulator::start(settings(&args)).map_err(not_started)?;
     if let (Some(path), Some(pem)) = (&args.ca_out, emulator.ca_pem()) {
         std::fs::write(path, pem).map_err(|fault| unwritten(path, &fault))?;
     }
@@ -76,7 +78,7 @@ async fn run_until(args: EmulatorArgs, stop: impl Future<Output = std::io::Resul
         write_private(path, &emulator.key_json()).map_err(|fault| unwritten(path, &fault))?;
     }
     print!("{}", welcome(&emulator, &args));
-    stop.await.map_err(|fault| format!("cannot wait for signals: {fault}"))?;
+    stop.await.map_err(|fault| Failure::Runtime(format!("cannot wait for signals: {fault}")))?;
     let stats = emulator.stats();
     emulator.stop().await;
     println!(
@@ -153,8 +155,18 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     open.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
-fn unwritten(path: &Path, fault: &std::io::Error) -> String {
-    format!("cannot write {}: {fault}", path.display())
+fn unwritten(path: &Path, fault: &std::io::Error) -> Failure {
+    Failure::Runtime(format!("cannot write {}: {fault}", path.display()))
+}
+
+fn not_started(fault: EmulatorError) -> Failure {
+    match fault {
+        EmulatorError::Listen { .. } => Failure::Unavailable(format!(
+            "{fault}; another emulator may run there: choose another address with --listen, or a free port with \
+             --listen 127.0.0.1:0"
+        )),
+        other => Failure::Runtime(other.to_string()),
+    }
 }
 
 async fn signalled() -> std::io::Result<()> {
@@ -223,6 +235,7 @@ mod tests {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap().to_string();
         let fault = run_until(parse(&["--listen", &addr]).unwrap(), async { Ok(()) }).await.unwrap_err();
-        assert!(fault.contains(&addr) && fault.lines().count() == 1, "{fault}");
+        let Failure::Unavailable(fault) = fault else { panic!("{fault:?}") };
+        assert!(fault.contains(&addr) && fault.contains("--listen") && fault.lines().count() == 1, "{fault}");
     }
 }

@@ -4,5 +4,27 @@
 mod absence;
 mod explain;
 mod outcomes;
+#[cfg(test)]
+mod tests;
 
 pub use explain::explain;
+
+/// Every reason an explanation gives beside the outcomes, which are reasons too. The names are stable.
+pub const REASONS: &[&str] = &[
+    "waiting",
+    "in_hand",
+    "owner_lost",
+    "set_aside",
+    "ending",
+    "freeze_not_reached",
+    "no_follow",
+    "type_not_wanted",
+    "type_muted",
+    "followed_later",
+    "registered_later",
+    "device_dead",
+    "deleted",
+    "unknown_device",
+    "cancelled_before",
+    "unexplained",
+];

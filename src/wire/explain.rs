@@ -6,6 +6,15 @@ use utoipa::ToSchema;
 
 /// `GET /v1/fanouts/{id}/recipients/{device}`. What is absent is not known, or has no meaning for this answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "fanout_id": "17", "device_id": "phone-1", "type": "goal", "match_id": "4711", "answer": "failed",
+    "because": "token_dead", "certain": true,
+    "text": "FCM says that the app is gone from the device (UNREGISTERED).",
+    "todo": "nothing here: it comes back when the app registers again", "attempts": 1, "status": 404,
+    "provider_text": "Requested entity was not found.", "retryable": false, "may_have_arrived": false,
+    "variant": "goal/en/android", "device_version": 1, "ended_at": "2026-11-30T15:03:13.071Z", "chunk": 0,
+    "device": {"state": "tombstoned", "version": 2, "registered_at": "2026-11-30T08:45:08.512Z"}
+}))]
 pub struct Explanation {
     /// The fan-out.
     pub fanout_id: String,
@@ -67,6 +76,7 @@ pub struct Explanation {
 
 /// The device as it is now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"state": "tombstoned", "version": 2, "registered_at": "2026-11-30T08:45:08.512Z"}))]
 pub struct ExplainedDevice {
     /// `live`, `tombstoned`, `suspended`, `deleted`.
     pub state: String,

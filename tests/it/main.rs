@@ -7,15 +7,18 @@
 mod harness;
 
 mod api;
+mod cancel;
 mod ceiling;
 mod cli;
 mod demo;
 mod devices;
 mod emulator;
 mod end_to_end;
+mod explain;
 mod faults;
 mod fcm_client;
 mod layering;
 mod oauth;
+mod openapi;
 mod store_conformance;
 mod store_plans;
