@@ -12,8 +12,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 
 use crate::wire::{
-    CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Fanout, FanoutList,
-    FollowsRequest, ImportAnswer, Problem,
+    CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
+    FanoutList, FollowsRequest, ImportAnswer, Problem,
 };
 
 /// Longest wait for an answer beyond what was asked to be waited for.
@@ -109,6 +109,22 @@ impl Client {
         let limit = query.limit.map(|n| n.to_string());
         let given = [("state", query.state.as_ref()), ("cursor", query.cursor.as_ref()), ("limit", limit.as_ref())];
         self.call(self.asking(&["fanouts"], &given)).await
+    }
+
+    /// What became of one device in a fan-out, or why it was no recipient.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn explain(&self, id: &str, device: &str) -> Result<Explanation, ClientError> {
+        self.call(self.request(Method::GET, &["fanouts", id, "recipients", device])).await
+    }
+
+    /// Cancels a fan-out; it as it stands then.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused when it was cancelled before, or has ended.
+    pub async fn cancel(&self, id: &str) -> Result<Fanout, ClientError> {
+        self.call(self.request(Method::POST, &["fanouts", id, "cancel"])).await
     }
 
     /// Registers a device.

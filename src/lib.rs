@@ -9,6 +9,8 @@
 //! 3. [`ceiling`] gives the grants, [`fcm`] makes the attempt and says what the answer means, [`breaker`] is the gate.
 //! 4. [`ledger`] flushes outcomes, settles the tally and writes the line.
 //!
+//! [`inspect`] answers why a device got nothing.
+//!
 //! [`domain`] holds what all of them mean by their words, [`wire`] the JSON of the API, [`emulator`] a stand-in for
 //! FCM that shares no code with the rest. [`app`] wires everything; `main.rs` is the door to [`cli`].
 
@@ -30,6 +32,7 @@ pub mod door;
 pub mod emulator;
 pub mod fanout;
 pub mod fcm;
+pub mod inspect;
 pub mod ledger;
 pub mod metrics;
 pub mod mutant;

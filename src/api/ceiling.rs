@@ -9,7 +9,10 @@ use axum::extract::State;
 use super::Api;
 use crate::wire::CeilingAnswer;
 
-/// The numbers in force on this instance.
+/// The numbers in force on the instance that is asked.
+#[utoipa::path(get, path = "/v1/ceiling", operation_id = "getCeiling", tag = "operations",
+    responses((status = 200, description = "Now.", body = CeilingAnswer)),
+    security(("key" = ["ops"])))]
 pub(super) async fn show(State(api): State<Arc<Api>>) -> Json<CeilingAnswer> {
     Json((api.state.ceiling)())
 }

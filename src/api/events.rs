@@ -19,7 +19,27 @@ use crate::domain::ids::FanoutId;
 use crate::store::{Accepted, FreezeJob, NewFanout};
 use crate::wire::{EventAccepted, EventRequest};
 
-/// 202 with a new fan-out, 200 with the one an identical post made, 409 when the id was used for another event.
+/// Post an event: 202 with a new fan-out, 200 with the one an identical post made.
+///
+/// 202 means kept: event and fan-out are committed. The same `id` with the same content is the same fan-out, however
+/// often it is posted, and its answer is 200, past the event's usefulness too: so whoever got no answer posts again.
+/// Content is compared by meaning: order of subjects, spelling of numbers and white space do not count.
+#[utoipa::path(post, path = "/v1/events", operation_id = "postEvent", tag = "events",
+    request_body = EventRequest,
+    responses(
+        (status = 202, description = "Accepted and kept.", body = EventAccepted,
+            headers(("Location" = String, description = "Where to read the fan-out's state."))),
+        (status = 200, description = "The same event was accepted before.", body = EventAccepted,
+            headers(("Location" = String, description = "Where to read the fan-out's state."))),
+        (status = 400, description = "`bad_json`, `bad_request`"),
+        (status = 408, description = "`body_timeout`"),
+        (status = 409, description = "`event_conflict`: the id was used for other content."),
+        (status = 413, description = "`body_too_large`: over 64 KiB."),
+        (status = 415, description = "`unsupported_media_type`"),
+        (status = 422, description = "`invalid` names every field at fault, `too_late`: past its usefulness."),
+        (status = 503, description = "`overloaded`, `backlog_full`, `database_unavailable`"),
+    ),
+    security(("key" = ["events"])))]
 pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Refusal> {
     api.backlog.admit(&*api.state.store).await?;
     let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;

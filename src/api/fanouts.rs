@@ -27,6 +27,20 @@ const MAX_PAGE: u32 = 100;
 const PAGE: u32 = 20;
 
 /// One fan-out; with `wait_ms` once it is settled, or as it is when that time has passed.
+///
+/// `delivered + failed + pending == recipients` at every reading. A fan-out with `settled_at` never changes again.
+#[utoipa::path(get, path = "/v1/fanouts/{id}", operation_id = "getFanout", tag = "fan-outs",
+    params(
+        ("id" = String, Path, description = "The fan-out's id.", example = "17"),
+        ("wait_ms" = Option<u32>, Query, maximum = 60000,
+            description = "Longest wait until it is settled or set aside, ms; 0 = answer at once."),
+    ),
+    responses(
+        (status = 200, description = "As it stands.", body = wire::Fanout),
+        (status = 404, description = "`fanout_not_found`"),
+        (status = 422, description = "`invalid`: a parameter is unknown, given twice or out of range."),
+    ),
+    security(("key" = ["events"]), ("key" = ["ops"])))]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(pass): Extension<Pass>,
@@ -35,8 +49,7 @@ pub(super) async fn show(
 ) -> Result<Json<wire::Fanout>, Refusal> {
     let [wait_ms] = query::read(given, ["wait_ms"])?;
     let wait_ms = query::number("wait_ms", wait_ms, 0..=MAX_WAIT_MS)?.unwrap_or(0);
-    let absent = || Refusal::new(Code::FanoutNotFound, "no fan-out has this id; it may have been removed by retention");
-    let id: FanoutId = id.parse().map_err(|_| absent())?;
+    let id = fanout_id(&id)?;
     // Subscribed before the first reading: what settles after that reading is heard.
     let mut settled = api.state.settled.subscribe();
     let until = Instant::now() + Duration::from_millis(wait_ms.into());
@@ -59,12 +72,22 @@ pub(super) async fn show(
     }
 }
 
+/// The fan-out a path names. What is no number names none.
+pub(super) fn fanout_id(raw: &str) -> Result<FanoutId, Refusal> {
+    raw.parse().map_err(|_| absent())
+}
+
+pub(super) fn absent() -> Refusal {
+    let detail = "no fan-out has this id; GET /v1/fanouts lists them. It may have been removed by retention";
+    Refusal::new(Code::FanoutNotFound, detail)
+}
+
 fn too_many() -> Refusal {
     Refusal::new(Code::Overloaded, "as many callers wait for fan-outs as this instance lets wait; ask without wait_ms")
 }
 
 const fn ended(view: &FanoutView) -> bool {
-    matches!(view.state, FanoutState::Done | FanoutState::Cancelled | FanoutState::SetAside)
+    view.settled_ms.is_some() || matches!(view.state, FanoutState::SetAside)
 }
 
 /// Ends when `id` is settled here, or may have been while we fell behind. A closed channel leaves it to the ticker.
@@ -78,7 +101,18 @@ async fn heard(settled: &mut broadcast::Receiver<FanoutId>, id: FanoutId) {
     }
 }
 
-/// Fan-outs, newest first.
+/// Fan-outs, newest first, a page at a time.
+#[utoipa::path(get, path = "/v1/fanouts", operation_id = "listFanouts", tag = "fan-outs",
+    params(
+        ("state" = Option<String>, Query, description = "Only of this state."),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Most of them; 20 when absent."),
+    ),
+    responses(
+        (status = 200, description = "A page.", body = wire::FanoutList),
+        (status = 422, description = "`invalid`: a parameter is unknown, given twice or out of range."),
+    ),
+    security(("key" = ["events"]), ("key" = ["ops"])))]
 pub(super) async fn list(State(api): State<Arc<Api>>, given: Given) -> Result<Json<wire::FanoutList>, Refusal> {
     let [state, cursor, limit] = query::read(given, ["state", "cursor", "limit"])?;
     let state = state.map(|name| parse_state(&name)).transpose()?;

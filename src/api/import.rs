@@ -15,7 +15,7 @@ use super::{Api, body};
 use crate::devices::{Import, Stopped};
 use crate::door::Pass;
 use crate::store::StoreError;
-use crate::wire::ImportAnswer;
+use crate::wire::{ImportAnswer, ImportLine};
 
 /// Longest silence of the sender.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -28,7 +28,19 @@ const KINDS: [&str; 5] = [
     "application/json-lines",
 ];
 
-/// Takes devices line by line. Lines that are wrong are told by number, the others are kept.
+/// Import devices, one JSON object per line.
+///
+/// Lines that are wrong are told by number, the others are kept. It can be sent again whole: a line that is there already
+/// changes nothing.
+#[utoipa::path(post, path = "/v1/devices/import", operation_id = "importDevices", tag = "devices",
+    request_body(content = ImportLine, content_type = "application/x-ndjson",
+        description = "NDJSON: one such object per line, in one stream of any length."),
+    responses(
+        (status = 200, description = "What became of the lines.", body = ImportAnswer),
+        (status = 408, description = "`body_timeout`: silent for 30 s."),
+        (status = 415, description = "`unsupported_media_type`"),
+    ),
+    security(("key" = ["devices"])))]
 pub(super) async fn run(
     State(api): State<Arc<Api>>,
     Extension(pass): Extension<Pass>,

@@ -6,13 +6,16 @@
 
 mod backlog;
 mod body;
+mod cancel;
 mod ceiling;
 mod devices;
 mod events;
+mod explain;
 mod fanouts;
 mod guard;
 mod import;
 pub mod keys;
+pub mod openapi;
 mod ops;
 mod path;
 mod problem;
@@ -60,6 +63,8 @@ pub struct State {
     pub handover: mpsc::Sender<FreezeJob>,
     /// Fan-outs settled by this instance: wakes those who wait for them.
     pub settled: broadcast::Sender<FanoutId>,
+    /// Told of every fan-out cancelled here.
+    pub cancelled: Arc<dyn Fn(FanoutId) + Send + Sync>,
     /// Database time.
     pub clock: Arc<DbClock>,
     /// This instance: the freezes of events accepted here are leased to it.
@@ -118,19 +123,24 @@ pub fn router(state: State) -> Router {
     let fanouts = Router::new()
         .route("/v1/fanouts", get(fanouts::list))
         .route("/v1/fanouts/{id}", get(fanouts::show))
+        .route("/v1/fanouts/{id}/recipients/{device}", get(explain::show))
         .route_layer(open_to(&[Scope::Events, Scope::Ops]));
     let devices = Router::new()
         .route("/v1/devices/import", post(import::run))
         .route("/v1/devices/{id}", put(devices::register).get(devices::show).delete(devices::delete))
         .route("/v1/devices/{id}/follows", put(devices::follow))
         .route_layer(open_to(&[Scope::Devices]));
-    let ops = Router::new().route("/v1/ceiling", get(ceiling::show)).route_layer(open_to(&[Scope::Ops]));
+    let ops = Router::new()
+        .route("/v1/ceiling", get(ceiling::show))
+        .route("/v1/fanouts/{id}/cancel", post(cancel::run))
+        .route_layer(open_to(&[Scope::Ops]));
 
     Router::new()
         .merge(events)
         .merge(fanouts)
         .merge(devices)
         .merge(ops)
+        .route("/openapi.json", get(openapi::show))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(from_fn_with_state(Arc::clone(&api), guard::enter))

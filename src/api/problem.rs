@@ -66,6 +66,10 @@ codes! {
     BodyTimeout = 408 "body_timeout" "The body came too slowly" true,
     /// The event's id was used for another event.
     EventConflict = 409 "event_conflict" "The id was used for another event" false,
+    /// The fan-out was cancelled before.
+    FanoutCancelled = 409 "fanout_cancelled" "The fan-out was cancelled before" false,
+    /// The fan-out has ended: there is nothing to cancel.
+    FanoutSettled = 409 "fanout_settled" "The fan-out has ended" false,
     /// The body is larger than this call takes.
     BodyTooLarge = 413 "body_too_large" "The body is too large" false,
     /// The body is of a kind this call does not read.

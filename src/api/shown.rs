@@ -1,18 +1,13 @@
 //! Owns how a fan-out is shown to callers.
 //! Must never know: who asks.
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
 use crate::domain::outcome::Outcome;
 use crate::store::{FanoutView, StoreError};
 use crate::wire;
 
 /// A stored time as RFC 3339, UTC.
 pub(super) fn rfc3339(ms: i64) -> Result<String, StoreError> {
-    let damaged = |_| StoreError::Corrupt(format!("{ms} ms is not a time"));
-    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000).map_err(damaged)?;
-    at.format(&Rfc3339).map_err(|_| StoreError::Corrupt(format!("{ms} ms is not a time of four-digit years")))
+    wire::rfc3339(ms).ok_or_else(|| StoreError::Corrupt(format!("{ms} ms is not a time of four-digit years")))
 }
 
 /// A fan-out as of `now_ms`.

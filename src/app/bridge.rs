@@ -60,6 +60,21 @@ pub fn announce(
     })
 }
 
+/// Tells the dispatcher that a fan-out is cancelled, and the settler that there may be nothing left of it. The settler
+/// ends when nobody can tell it anything any more, so this does not keep it.
+pub fn cancelled(
+    to_sender: mpsc::UnboundedSender<ToSender>,
+    complete: mpsc::WeakUnboundedSender<FanoutId>,
+) -> Arc<dyn Fn(FanoutId) + Send + Sync> {
+    Arc::new(move |id| {
+        // While draining there is neither: the next start finds both in the store.
+        let _ = to_sender.send(ToSender::Cancelled(id));
+        if let Some(complete) = complete.upgrade() {
+            let _ = complete.send(id);
+        }
+    })
+}
+
 /// Whether every variant of an event fits FCM's limit.
 pub fn fits() -> Arc<Fits> {
     Arc::new(|catalogue: &Catalogue, event: &Event| {

@@ -72,7 +72,7 @@ impl App {
 
         let wires = Wires { to_sender, clock, tokens, watched };
         let ends = Ends { inbox, grants, stop, lease, ledger };
-        let (workers, handover, settled) = base.workers(&config, wires.clone(), ends)?;
+        let (workers, handover, settled, cancelled) = base.workers(&config, wires.clone(), ends)?;
         let api = bind(config.api.listen, "api.listen").await?;
         let ops = bind(config.ops.listen, "ops.listen").await?;
         let addrs = (local(&api)?, local(&ops)?);
@@ -83,6 +83,7 @@ impl App {
             ceiling: bridge::ceiling_answer(ceiling),
             handover,
             settled,
+            cancelled,
             clock: wires.clock,
             boot: base.boot,
             keys: Arc::new(base.keys),
@@ -118,7 +119,12 @@ struct Ends {
     ledger: LedgerMetrics,
 }
 
-type Built = (Workers, mpsc::Sender<crate::store::FreezeJob>, broadcast::Sender<crate::domain::ids::FanoutId>);
+type Built = (
+    Workers,
+    mpsc::Sender<crate::store::FreezeJob>,
+    broadcast::Sender<crate::domain::ids::FanoutId>,
+    Arc<dyn Fn(crate::domain::ids::FanoutId) + Send + Sync>,
+);
 
 /// What must be there before anything can be wired.
 struct Base {
@@ -154,6 +160,7 @@ impl Base {
         let (complete_tx, complete) = mpsc::unbounded_channel();
         let (handover, accepted) = mpsc::channel(HANDOVER);
         let settled = broadcast::Sender::new(1024);
+        let cancelled = bridge::cancelled(wires.to_sender.clone(), complete_tx.downgrade());
         let wiring = Wiring {
             inbox: ends.inbox,
             grants: ends.grants,
@@ -205,7 +212,7 @@ impl Base {
             to_sender: wires.to_sender,
             ceiling: ends.stop,
         };
-        Ok((workers, handover, settled))
+        Ok((workers, handover, settled, cancelled))
     }
 
     fn fcm_settings(&self, config: &Config) -> FcmSettings {

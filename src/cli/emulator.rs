@@ -69,7 +69,8 @@ pub struct EmulatorArgs {
 /// Runs until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// One line for people, when it cannot start or cannot write a file it was asked for.
+/// [`Failure::Unavailable`] when the address is taken, [`Failure::Runtime`] when it cannot start otherwise, or cannot
+/// write a file it was asked for.
 pub async fn run(args: EmulatorArgs) -> Result<(), Failure> {
     run_until(args, signalled()).await
 }

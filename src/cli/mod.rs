@@ -9,6 +9,7 @@ pub mod fanout;
 pub mod healthcheck;
 pub mod key;
 pub mod migrate;
+pub mod openapi;
 pub mod send;
 pub mod serve;
 pub mod target;
@@ -99,41 +100,89 @@ impl From<DemoError> for Failure {
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Settings in TOML, over the compiled-in defaults and under the environment; what only calls a service reads none
-    /// [default: none].
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Settings for serve, demo, migrate, healthcheck and config, in TOML; they go before the built-in ones, and the
+    /// environment goes before them [default: none].
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
+}
+
+/// Where the settings of this process come from.
+#[derive(Debug, Clone, clap::Args)]
+struct Settings {
+    /// Settings in TOML; they go before the built-in ones, and the environment goes before them [default: none].
+    // Global for what is below the command; another id than the one before the command, which only holds there.
+    #[arg(id = "settings", long = "config", global = true, value_name = "FILE")]
+    file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the API and send, until SIGTERM or SIGINT.
     #[command(after_help = serve::NEEDS)]
-    Serve,
+    Serve(Settings),
     /// Show the whole thing at work: a goal, 1,000 followers, a database and a stand-in for FCM, all made for it.
-    Demo(demo::DemoArgs),
+    Demo {
+        #[command(flatten)]
+        args: demo::DemoArgs,
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Run the stand-in for FCM, for this or any other sender.
     Emulator(emulator::EmulatorArgs),
     /// Bring the schema of database.url (DATABASE_URL) up to date; `serve` does it itself on SQLite only.
-    Migrate,
+    Migrate(Settings),
     /// Post an event to a running service.
     Send(send::SendArgs),
-    /// Look at fan-outs of a running service.
+    /// List, show, explain and cancel fan-outs of a running service.
     #[command(subcommand)]
     Fanout(fanout::FanoutCommand),
     /// Import and look at devices of a running service.
     #[command(subcommand)]
     Devices(devices::DevicesCommand),
+    #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
+    #[command(after_help = HEALTHCHECK)]
     /// Ask a running service whether it is ready: exit 0 or 1.
-    Healthcheck(healthcheck::HealthcheckArgs),
+    Healthcheck {
+        #[command(flatten)]
+        args: healthcheck::HealthcheckArgs,
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Check or print the configuration.
-    #[command(subcommand)]
-    Config(config::ConfigCommand),
+    Config {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(subcommand)]
+        command: config::ConfigCommand,
+    },
+    #[command(after_help = OPENAPI)]
+    /// Print the API's OpenAPI 3.1 document; a running service answers it at /openapi.json.
+    Openapi,
 }
+
+const KEY: &str = "\
+Example:
+  fanfare key --name backend --scopes events,devices > api-key.txt
+  export FANFARE_API_KEYS=\"$(sed -n 's/^entry //p' api-key.txt)\"    for the service
+  export FANFARE_KEY=\"$(sed -n 's/^key //p' api-key.txt)\"          for whoever calls it";
+
+const HEALTHCHECK: &str = "\
+Examples:
+  fanfare healthcheck
+  until fanfare healthcheck 2>/dev/null; do sleep 1; done
+  fanfare healthcheck --addr 10.0.0.7:9090 --timeout-ms 500";
+
+const OPENAPI: &str = "\
+Examples:
+  fanfare openapi > openapi.json
+  fanfare openapi | jq '.paths | keys'";
+
+const NO_SETTINGS: &str = "this command reads no settings, so --config has no place before it: what talks to a service \
+                           takes --url and --key (FANFARE_URL, FANFARE_KEY)";
 
 impl Cli {
     /// Runs the command.
@@ -141,18 +190,21 @@ impl Cli {
     /// # Errors
     /// Whatever ended it early, with its exit code.
     pub async fn run(self) -> Result<(), Failure> {
-        let file = self.config.as_deref();
+        let before = self.config;
+        let or_before = |settings: Settings| settings.file.or_else(|| before.clone());
         match self.command {
-            Command::Serve => serve::run(file).await,
-            Command::Demo(args) => demo::run(args, file).await,
+            Command::Serve(settings) => serve::run(or_before(settings).as_deref()).await,
+            Command::Demo { args, settings } => demo::run(args, or_before(settings).as_deref()).await,
+            Command::Migrate(settings) => migrate::run(or_before(settings).as_deref()).await,
+            Command::Healthcheck { args, settings } => healthcheck::run(args, or_before(settings).as_deref()).await,
+            Command::Config { settings, command } => config::run(&command, or_before(settings).as_deref()),
+            _ if before.is_some() => Err(Failure::Usage(NO_SETTINGS.to_owned())),
             Command::Emulator(args) => emulator::run(args).await,
-            Command::Migrate => migrate::run(file).await,
             Command::Send(args) => send::run(args).await,
             Command::Fanout(command) => fanout::run(command).await,
             Command::Devices(command) => devices::run(command).await,
             Command::Key(args) => key::run(&args),
-            Command::Healthcheck(args) => healthcheck::run(args, file).await,
-            Command::Config(command) => config::run(&command, file),
+            Command::Openapi => openapi::run(),
         }
     }
 }

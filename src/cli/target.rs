@@ -10,7 +10,7 @@ use crate::wire::Problem;
 /// The service a command talks to.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Address of the service.
+    /// Address of the service
     #[arg(long, env = "FANFARE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     /// API key, as `fanfare key` printed it behind `key`
@@ -32,20 +32,38 @@ impl Target {
         Client::new(&self.url, key).map_err(|fault| self.failure(fault))
     }
 
+    /// What to do about a refusal, where its own words do not say.
+    fn hint(&self, code: &str) -> String {
+        let url = &self.url;
+        match code {
+            "unauthenticated" => format!(
+                "\n  the key of --key or FANFARE_KEY is not one that {url} knows; `fanfare key` makes one, and its entry \
+                 belongs in that service's FANFARE_API_KEYS"
+            ),
+            "forbidden" => {
+                "\n  take a key with that scope: `fanfare key --name NAME --scopes events,devices,ops`".to_owned()
+            }
+            "fanout_not_found" => "\n  `fanfare fanout list` lists them".to_owned(),
+            "device_not_found" => "\n  ids are those you registered or imported, letter for letter".to_owned(),
+            "not_found" => format!("\n  is {url} the address of a `fanfare serve`, and of this version?"),
+            _ => String::new(),
+        }
+    }
+
     /// What a failed call means for the exit code.
     #[must_use]
     pub fn failure(&self, fault: ClientError) -> Failure {
         let url = &self.url;
         match fault {
             ClientError::Setup(why) => Failure::Usage(why),
-            ClientError::Unreachable(why) => {
-                Failure::Unavailable(format!("no answer from {url}: {why}; is `fanfare serve` running there?"))
-            }
+            ClientError::Unreachable(why) => Failure::Unavailable(format!(
+                "no answer from {url}: {why}\n  is `fanfare serve` running there? --url or FANFARE_URL names another address"
+            )),
             ClientError::Strange { status } => {
                 Failure::Runtime(format!("{url} answered {status}, but not as this API does; is the address right?"))
             }
             ClientError::Refused(problem) => {
-                let said = told(&problem);
+                let said = format!("{}{}", told(&problem), self.hint(&problem.code));
                 match problem.status {
                     429 => Failure::Paused(said),
                     503 => Failure::Unavailable(said),
@@ -116,5 +134,21 @@ mod tests {
     fn every_field_is_told_and_nothing_a_terminal_obeys() {
         let Failure::Runtime(text) = target().failure(problem(422)) else { panic!() };
         assert_eq!(text, "invalid: Some fields are wrong\n  /type  [31mbad\n  try again in 2 s");
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let refused = |status, code: &str| {
+            let ClientError::Refused(mut problem) = problem(status) else { panic!() };
+            problem.code = code.to_owned();
+            target().failure(ClientError::Refused(problem)).to_string()
+        };
+        let key = refused(401, "unauthenticated");
+        assert!(key.contains("FANFARE_KEY") && key.contains("http://127.0.0.1:1"), "{key}");
+        assert!(refused(403, "forbidden").contains("--scopes"));
+        assert!(refused(404, "fanout_not_found").contains("fanout list"));
+        let ClientError::Unreachable(why) = ClientError::Unreachable("refused".into()) else { panic!() };
+        let away = target().failure(ClientError::Unreachable(why)).to_string();
+        assert!(away.contains("http://127.0.0.1:1") && away.contains("FANFARE_URL"), "{away}");
     }
 }

@@ -29,7 +29,7 @@ coded_enum!(
         Sending = 1 "sending",
         /// Settled: the tally never changes again.
         Done = 2 "done",
-        /// Settled after a cancel.
+        /// Cancelled by an operator; settled as soon as nothing of it is in flight.
         Cancelled = 3 "cancelled",
         /// A chunk was taken over too often without progress; an operator must decide.
         SetAside = 4 "set_aside",
@@ -164,6 +164,8 @@ pub struct ChunkAck {
     pub owned: bool,
     /// Whether every recipient has an outcome now.
     pub closed: bool,
+    /// The fan-out is cancelled: launch nothing more of it, from any chunk.
+    pub cancelled: bool,
     /// The merged bits, an earlier owner's late ones included.
     pub done: Bitmap,
 }

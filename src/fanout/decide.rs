@@ -137,6 +137,17 @@ pub fn at_deadline(delivery: Option<&Delivery>, held: Cause) -> (Outcome, Cause)
     }
 }
 
+/// The outcome of a recipient whose fan-out was cancelled before a verdict: what was sent without an answer may have
+/// arrived, and calling that cancelled would be a lie.
+#[must_use]
+pub fn at_cancel(delivery: Option<&Delivery>) -> (Outcome, Cause) {
+    match delivery {
+        Some(d) if d.unconfirmed => (Outcome::Unconfirmed, Cause::None),
+        Some(d) => (Outcome::Cancelled, d.cause.unwrap_or(Cause::None)),
+        None => (Outcome::Cancelled, Cause::None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

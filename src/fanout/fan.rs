@@ -27,6 +27,8 @@ pub struct Fan {
     pub counters: PartCounters,
     /// Counters changed since they were last handed over.
     pub dirty: bool,
+    /// It is cancelled: a chunk that comes in hand yet ends at once.
+    pub cancelled: bool,
     /// Refused recipients whose variant has not shown yet whether it is theirs or the message's fault.
     pub suspects: Vec<(Spot, VariantNo)>,
     /// The highest epoch under which each chunk was taken in hand here, by chunk number.
@@ -48,6 +50,7 @@ impl Fan {
             job,
             counters,
             dirty: true,
+            cancelled: false,
             suspects: Vec::new(),
             taken: HashMap::new(),
             held: Duration::ZERO,

@@ -5,7 +5,7 @@ use crate::breaker::BreakerState;
 use crate::domain::batch::{ChunkEnd, FailureRecord, OutcomeRecord, RestOutcome};
 use crate::domain::outcome::{Cause, Outcome};
 
-use super::decide::at_deadline;
+use super::decide::{at_cancel, at_deadline};
 use super::dispatch::Dispatcher;
 use super::hand::{Chunk, Ending, HandKey, Spot};
 
@@ -48,6 +48,7 @@ impl Dispatcher {
             let aside = chunk.and_then(|c| c.aside.get(&spot.ordinal).copied());
             let before = chunk.is_some_and(|c| c.may_have_it(spot.ordinal)).then_some(Outcome::Unconfirmed);
             let (outcome, cause) = match (self.delivery(spot), aside.or(before)) {
+                (delivery, _) if rest.outcome == Outcome::Cancelled => at_cancel(delivery),
                 (None, Some(outcome)) => (outcome, Cause::None),
                 (delivery, _) => at_deadline(delivery, rest.cause),
             };

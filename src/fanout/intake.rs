@@ -7,6 +7,7 @@ use crate::clock::Boot;
 use crate::domain::batch::{ClaimedChunk, FanoutJob, Flushed};
 
 use super::ToSender;
+use super::cancel::CANCELLED;
 use super::dispatch::Dispatcher;
 use super::fan::Fan;
 use super::hand::{Ending, HandKey};
@@ -20,6 +21,7 @@ impl Dispatcher {
             ToSender::Settled(id) => {
                 self.fans.remove(&id);
             }
+            ToSender::Cancelled(id) => self.cancel(id),
             ToSender::Drain => self.drain(),
         }
     }
@@ -43,7 +45,9 @@ impl Dispatcher {
                 self.outbox.outcome(chunk.meta, record, self.now);
             }
         }
-        if self.gates.draining {
+        if self.fans.get(&id).is_some_and(|fan| fan.cancelled) {
+            self.stop(key, CANCELLED);
+        } else if self.gates.draining {
             self.stop(key, Ending::Release);
         }
         self.close_if_over(key);
@@ -74,6 +78,9 @@ impl Dispatcher {
     pub(super) fn flushed(&mut self, flushed: Flushed) {
         self.exposure.give(flushed.outcomes as usize);
         for ack in flushed.acks {
+            if ack.cancelled {
+                self.cancel(ack.chunk.fanout);
+            }
             let Some(key) = self.hand.find(ack.chunk) else {
                 continue;
             };

@@ -47,7 +47,9 @@ impl Lease {
         self.clock.observe(beat.now_ms, asked, Boot::now());
         self.live.send_replace(beat.live_instances.max(1));
         let until = asked.plus(LEASE.saturating_sub(MARGIN));
-        if self.sender.send(ToSender::Lease(until)).is_err() {
+        let cancelled = beat.cancelled.iter().map(|id| ToSender::Cancelled(*id));
+        let news = std::iter::once(ToSender::Lease(until)).chain(cancelled);
+        if news.map(|news| self.sender.send(news)).any(|sent| sent.is_err()) {
             tracing::debug!(target: "fanfare::fanout", boot_id = %self.boot, "the sender thread has ended");
         }
         Ok(beat)

@@ -7,6 +7,7 @@
 //! grants in, outcomes out.
 
 pub mod budget;
+mod cancel;
 pub mod claim;
 pub mod decide;
 mod deliver;
@@ -53,6 +54,8 @@ pub enum ToSender {
     Lease(Boot),
     /// Fan-outs that are settled: what is remembered of them can go.
     Settled(FanoutId),
+    /// A fan-out is cancelled: launch nothing more of it.
+    Cancelled(FanoutId),
     /// Start nothing new; end when nothing is in flight and everything is handed over.
     Drain,
 }

@@ -11,6 +11,7 @@
 
 mod damaged;
 mod detached;
+mod explained;
 mod facts;
 mod import;
 pub mod postgres;
@@ -23,6 +24,7 @@ use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
+pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
 pub use records::*;
 
 /// Why the store did not do what was asked.
@@ -132,6 +134,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Fan-outs, newest first, after `before` (exclusive), optionally of one state.
     async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError>;
+
+    /// Cancels a fan-out that has not ended, in one transaction: it freezes no further, and what nobody has in hand ends
+    /// as `cancelled`. What an instance has in hand is ended by its owner, who hears of it with the next flush of that
+    /// fan-out ([`ChunkAck::cancelled`]) or the next heartbeat ([`Heartbeat::cancelled`]); what a dead one had, by the
+    /// next settle. Exactly one caller gets [`CancelReply::Cancelled`].
+    async fn cancel(&self, id: FanoutId) -> Result<CancelReply, StoreError>;
+
+    /// Everything kept that bears on one device in one fan-out, read in one snapshot; `None` when there is no such
+    /// fan-out. Looks at a logarithm of the chunks, however many recipients there are.
+    async fn explain(&self, id: FanoutId, device: DeviceId) -> Result<Option<Explained>, StoreError>;
 
     /// Number of accepted fan-outs not yet settled.
     async fn backlog(&self) -> Result<u64, StoreError>;

@@ -111,6 +111,8 @@ pub struct Heartbeat {
     pub freed_chunks: u32,
     /// Chunks set aside by this heartbeat.
     pub set_aside: u32,
+    /// Cancelled fan-outs of which this instance has chunks in hand.
+    pub cancelled: Vec<FanoutId>,
 }
 
 /// A settled fan-out: what its line says.

@@ -2,12 +2,14 @@
 //! Must never know: what makes a device valid.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::FollowEntry;
 
 /// `PUT /v1/devices/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"user_id": "u1", "token": "THE-REGISTRATION-TOKEN-OF-THE-APP", "platform": "android", "locale": "pt-BR"}))]
 pub struct DeviceRequest {
     /// Owner.
     pub user_id: String,
@@ -25,7 +27,8 @@ pub struct DeviceRequest {
 }
 
 /// Answer to a registration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"id": "phone-1", "created": true, "revived": false}))]
 pub struct DeviceRegistered {
     /// The device.
     pub id: String,
@@ -36,7 +39,13 @@ pub struct DeviceRegistered {
 }
 
 /// `GET /v1/devices/{id}`. The token itself is never given back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "id": "phone-1", "user_id": "u1", "addressed_by": "token", "address_hash": "2e1d3fb7b7a9", "platform": "android",
+    "locale": "pt-BR", "state": "live",
+    "follows": [{"subject": "match:4711"}, {"subject": "team:ars", "types": ["full_time", "goal"]}],
+    "muted": ["corner"], "registered_at": "2026-11-30T08:45:08.512Z"
+}))]
 pub struct DeviceAnswer {
     /// The device.
     pub id: String,
@@ -61,8 +70,9 @@ pub struct DeviceAnswer {
 }
 
 /// `PUT /v1/devices/{id}/follows`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"follows": [{"subject": "team:ars", "types": ["goal", "full_time"]}, "match:4711"], "muted": ["corner"]}))]
 pub struct FollowsRequest {
     /// The whole set; replaces what was there.
     pub follows: Vec<FollowEntry>,
@@ -72,8 +82,12 @@ pub struct FollowsRequest {
 }
 
 /// One line of `POST /v1/devices/import`: a device and what it follows, in one object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "id": "d1", "user_id": "u1", "token": "THE-REGISTRATION-TOKEN-OF-THE-APP", "platform": "ios", "locale": "pt-BR",
+    "follows": ["team:ars", "match:4711"], "muted": ["corner"]
+}))]
 pub struct ImportLine {
     /// The caller's name for the device.
     pub id: String,
@@ -99,7 +113,11 @@ pub struct ImportLine {
 }
 
 /// Answer to an import.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "imported": 2, "updated": 1, "rejected_total": 1,
+    "rejected": [{"line": 4, "code": "invalid", "reason": "/token: is missing"}]
+}))]
 pub struct ImportAnswer {
     /// New devices.
     pub imported: u64,
@@ -112,7 +130,8 @@ pub struct ImportAnswer {
 }
 
 /// A rejected line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"line": 4, "code": "invalid", "reason": "/token: is missing"}))]
 pub struct Reject {
     /// From 1.
     pub line: u64,

@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// `POST /v1/events`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "id": "evt-8841", "type": "goal", "match_id": "4711", "occurred_at": "2026-11-30T15:03:12Z",
+    "subjects": ["match:4711", "team:ars", "team:che"],
+    "fields": {"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"},
+    "data": {"deeplink": "app://match/4711"}, "useful_for_s": 120
+}))]
 pub struct EventRequest {
     /// The caller's id: the same id with the same content is the same fan-out.
     pub id: String,
@@ -36,7 +43,8 @@ pub struct EventRequest {
 }
 
 /// Answer to an accepted event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"fanout_id": "1", "status_url": "/v1/fanouts/1", "expected_start_ms": 0}))]
 pub struct EventAccepted {
     /// The fan-out.
     pub fanout_id: String,

@@ -4,9 +4,22 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// `GET /v1/fanouts/{id}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "id": "17", "event_id": "evt-8841", "type": "goal", "match_id": "4711", "kind": "original", "state": "done",
+    "recipients": 2417, "delivered": 2405, "failed": 12, "pending": 0,
+    "outcomes": {
+        "cancelled": 0, "credential": 0, "delivered": 2405, "expired": 0, "gone": 1, "internal": 0, "payload": 0,
+        "protocol": 0, "token_dead": 11, "token_foreign": 0, "token_invalid": 0, "transient": 0, "unconfirmed": 0
+    },
+    "attempts": 2436, "retried": 20, "throttled": 0, "unprocessed": 0, "unsent": 0, "reauthed": 0, "stalled": 0,
+    "accepted_at": "2026-11-30T15:03:12.204Z", "deadline_at": "2026-11-30T15:05:12Z",
+    "settled_at": "2026-11-30T15:03:13.918Z", "duration_ms": 1714, "slowest_send_ms": 80, "ledger": "exact",
+    "ceiling": {"mode": "shared", "rate": 9000.0, "pace": 9000.0}
+}))]
 pub struct Fanout {
     /// The fan-out.
     pub id: String,
@@ -63,7 +76,8 @@ pub struct Fanout {
 }
 
 /// The ceiling a fan-out was sent under.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"mode": "shared", "rate": 9000.0, "pace": 9000.0}))]
 pub struct FanoutCeiling {
     /// `shared`, `split`, `single`.
     pub mode: String,
@@ -74,7 +88,7 @@ pub struct FanoutCeiling {
 }
 
 /// `GET /v1/fanouts`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FanoutList {
     /// Newest first.
     pub fanouts: Vec<Fanout>,
@@ -84,7 +98,11 @@ pub struct FanoutList {
 }
 
 /// `GET /v1/ceiling`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "mode": "shared", "rate": 9000.0, "pace": 9000.0, "share": 9000.0, "used_per_s": 412.0, "waiting": 0,
+    "forfeited": 3, "paused_for_ms": 0, "reason": ""
+}))]
 pub struct CeilingAnswer {
     /// `shared`, `split`, `single`.
     pub mode: String,

@@ -6,6 +6,10 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// One followed subject: `"team:ars"` or `{"subject":"team:ars","types":["goal"]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -16,6 +20,24 @@ pub struct FollowEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub types: Option<Vec<String>>,
 }
+
+impl PartialSchema for FollowEntry {
+    /// By hand, for the two forms are told apart by hand too.
+    fn schema() -> RefOr<Schema> {
+        let text = || ObjectBuilder::new().schema_type(Type::String);
+        let plain = text().description(Some("Every event type of it.")).examples([json!("team:ars")]);
+        let types = ArrayBuilder::new().items(text()).description(Some("Event types; absent = all."));
+        let chosen = ObjectBuilder::new()
+            .property("subject", text().description(Some("`team:ars`.")))
+            .property("types", types)
+            .required("subject")
+            .examples([json!({"subject": "team:ars", "types": ["goal"]})]);
+        let either = OneOfBuilder::new().item(plain).item(chosen);
+        either.description(Some("A followed subject; answers write it as an object.")).into()
+    }
+}
+
+impl ToSchema for FollowEntry {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

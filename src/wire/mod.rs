@@ -3,14 +3,18 @@
 
 mod device;
 mod event;
+mod explain;
 mod fanout;
 mod follow;
 mod problem;
 mod read;
+mod time;
 
 pub use device::{DeviceAnswer, DeviceRegistered, DeviceRequest, FollowsRequest, ImportAnswer, ImportLine, Reject};
 pub use event::{EventAccepted, EventRequest};
+pub use explain::{ExplainedDevice, Explanation};
 pub use fanout::{CeilingAnswer, Fanout, FanoutCeiling, FanoutList};
 pub use follow::FollowEntry;
 pub use problem::{FieldProblem, Problem};
 pub use read::{ReadError, read};
+pub use time::rfc3339;

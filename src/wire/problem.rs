@@ -2,9 +2,15 @@
 //! Must never know: which codes there are.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// RFC 9457 problem, `application/problem+json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "type": "about:blank", "title": "Some fields are wrong", "status": 422, "detail": "see `errors`: /fields/player",
+    "code": "invalid", "retryable": false,
+    "errors": [{"field": "/fields/player", "problem": "is missing; the texts of this type need it"}]
+}))]
 pub struct Problem {
     /// `about:blank`: the code says more than a page would.
     #[serde(rename = "type")]
@@ -28,7 +34,8 @@ pub struct Problem {
 }
 
 /// One field at fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"field": "/fields/player", "problem": "is missing; the texts of this type need it"}))]
 pub struct FieldProblem {
     /// JSON pointer, `/fields/player`.
     pub field: String,

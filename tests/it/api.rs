@@ -169,6 +169,7 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
         ceiling: Arc::new(ceiling),
         handover,
         settled: broadcast::Sender::new(16),
+        cancelled: Arc::new(|_| ()),
         clock,
         boot,
         keys: Arc::new(keys),
@@ -425,6 +426,8 @@ async fn a_key_does_what_its_scopes_say() {
             ("events", "POST", "/v1/events"),
             ("events or ops", "GET", "/v1/fanouts"),
             ("events or ops", "GET", "/v1/fanouts/1"),
+            ("events or ops", "GET", "/v1/fanouts/1/recipients/d"),
+            ("ops", "POST", "/v1/fanouts/1/cancel"),
             ("devices", "PUT", "/v1/devices/d"),
             ("devices", "GET", "/v1/devices/d"),
             ("devices", "DELETE", "/v1/devices/d"),
@@ -840,8 +843,9 @@ async fn the_command_line_posts_waits_and_lists() {
         service.settle(freeze.id).await;
         service.cli(&["fanout", "show", &id, "--wait"]).await.unwrap();
         service.cli(&["fanout", "list", "--state", "done", "--json"]).await.unwrap();
-        let bad = service.cli(&["fanout", "list", "--state", "finished"]).await;
-        assert!(matches!(bad, Err(Failure::Runtime(why)) if why.contains("state  must be one of")));
+        service.cli(&["fanout", "explain", &id, "nobody"]).await.unwrap();
+        let late = service.cli(&["fanout", "cancel", &id]).await;
+        assert!(matches!(late, Err(Failure::Runtime(why)) if why.starts_with("fanout_settled")));
         let bad = service.cli(&["send", "gaol", "--match", "1"]).await;
         assert!(matches!(bad, Err(Failure::Runtime(why)) if why.contains("did you mean goal?")));
     })

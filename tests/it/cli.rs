@@ -43,6 +43,7 @@ async fn help_names_every_command_and_every_default() {
         "key",
         "healthcheck",
         "config",
+        "openapi",
         "Exit codes",
     ] {
         assert!(help.out.contains(command), "{command} is missing in:\n{}", help.out);
@@ -181,6 +182,76 @@ async fn what_is_wrong_on_this_side_is_not_blamed_on_the_service() {
     let password = fanfare(&["fanout", "list"], &env).await;
     assert_eq!(password.code, Some(2), "{password:?}");
     assert!(password.err.contains("no password") && !password.err.contains("hunter2"), "{}", password.err);
+}
+
+#[tokio::test]
+async fn a_state_that_is_none_is_refused_before_anybody_is_asked() {
+    let run = fanfare(&["fanout", "list", "--state", "nope"], &[("FANFARE_KEY", "k")]).await;
+    assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{run:?}");
+    for state in ["freezing", "sending", "done", "cancelled", "set_aside"] {
+        assert!(run.err.contains(state), "{}", run.err);
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_there_is_named_with_what_to_do() {
+    let env = [("FANFARE_KEY", "k"), ("FANFARE_URL", "http://127.0.0.1:1")];
+    for args in [&["fanout", "explain", "17", "phone-1"][..], &["fanout", "cancel", "17"], &["devices", "show", "d"]] {
+        let run = fanfare(args, &env).await;
+        assert_eq!((run.code, run.out.as_str()), (Some(69), ""), "{run:?}");
+        assert!(run.err.contains("http://127.0.0.1:1") && run.err.contains("FANFARE_URL"), "{}", run.err);
+        assert!(run.err.contains("fanfare serve"), "{}", run.err);
+    }
+    let keyless = fanfare(&["fanout", "cancel", "17"], &[]).await;
+    assert!(keyless.code == Some(2) && keyless.err.contains("FANFARE_KEY"), "{keyless:?}");
+}
+
+#[tokio::test]
+async fn settings_are_taken_only_where_they_are_read() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for args in [&["--config", path, "fanout", "list"][..], &["fanout", "list", "--config", path]] {
+        let run = fanfare(args, &[("FANFARE_KEY", "k"), ("FANFARE_URL", "http://127.0.0.1:1")]).await;
+        assert!(run.code == Some(2) && run.err.contains("--config"), "{run:?}");
+    }
+    assert!(!fanfare(&["fanout", "list", "--help"], &[]).await.out.contains("--config"));
+    std::fs::write(file.path(), "[ops]\nlisten = \"127.0.0.1:1\"\n").unwrap();
+    for args in [&["--config", path, "healthcheck"][..], &["healthcheck", "--config", path]] {
+        let run = fanfare(args, &[]).await;
+        assert!(run.code == Some(1) && run.err.contains("127.0.0.1:1/readyz"), "{run:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_emulator_on_a_taken_port_exits_69_and_names_another() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let run = fanfare(&["emulator", "--listen", &addr], &[]).await;
+    assert_eq!((run.code, run.out.as_str()), (Some(69), ""), "{run:?}");
+    assert!(run.err.contains(&addr) && run.err.contains("--listen 127.0.0.1:0"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn the_document_is_printed_and_every_command_shows_how_it_is_used() {
+    let run = fanfare(&["openapi"], &[]).await;
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    assert_eq!(run.out, fanfare::api::openapi::document());
+    for args in [
+        &["send"][..],
+        &["fanout", "list"],
+        &["fanout", "show"],
+        &["fanout", "explain"],
+        &["fanout", "cancel"],
+        &["devices", "import"],
+        &["key"],
+        &["healthcheck"],
+        &["openapi"],
+    ] {
+        let help = fanfare(&[args, &["--help"]].concat(), &[]).await;
+        let shown = format!("fanfare {}", args.join(" "));
+        let mut examples = help.out.lines().filter(|line| line.starts_with("  ") && line.contains(&shown));
+        assert!(help.code == Some(0) && examples.next().is_some(), "{args:?}:\n{}", help.out);
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 mod harness;
 
 mod api;
+mod cancel;
 mod ceiling;
 mod cli;
 mod credentials;
@@ -14,10 +15,12 @@ mod demo;
 mod devices;
 mod emulator;
 mod end_to_end;
+mod explain;
 mod faults;
 mod fcm_client;
 mod layering;
 mod oauth;
+mod openapi;
 mod outage;
 mod packaging;
 mod payload;

@@ -166,12 +166,15 @@ impl Chunk {
     }
 
     /// Stops launching; the positions that have neither an outcome nor an attempt in flight, and more to tell than that
-    /// they waited: they had an attempt, here or possibly before, or were set aside.
+    /// they waited: they had an attempt, here or possibly before, or were set aside. Of a cancelled chunk only those that
+    /// had an attempt here: the others end together, and its bits tell who may have been reached before.
     pub fn stop(&mut self, ending: Ending, flying: &[u16]) -> Vec<u16> {
         self.ending = Some(ending);
         self.ready.clear();
         (self.delayed, self.suspects) = (0, 0);
-        let known = |o: &u16| self.deliveries.contains_key(o) || self.aside.contains_key(o) || self.may_have_it(*o);
+        let cancelled = matches!(ending, Ending::Rest(rest) if rest.outcome == Outcome::Cancelled);
+        let held = |o: &u16| !cancelled && (self.aside.contains_key(o) || self.may_have_it(*o));
+        let known = |o: &u16| self.deliveries.contains_key(o) || held(o);
         let open = |o: &u16| !self.done.get(usize::from(*o)) && !flying.contains(o);
         (0..self.meta.n).filter(|o| open(o) && known(o)).collect()
     }

@@ -53,7 +53,7 @@ pub(super) const FOLLOWS: &str = "SELECT subject, wanted FROM follow WHERE devic
 
 pub(super) const LOCK: &str = "SELECT device_key, id, state FROM device WHERE id = $1 FOR UPDATE";
 
-pub(super) const MUTE: &str = "UPDATE device SET muted = $2 WHERE device_key = $1";
+pub(super) const MUTE: &str = "UPDATE device SET muted = $2, follows_ms = fanfare_now_ms() WHERE device_key = $1";
 
 pub(super) const UNFOLLOW: &str = "DELETE FROM follow WHERE device_key = $1 AND subject <> ALL ($2)";
 

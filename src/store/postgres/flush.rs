@@ -46,7 +46,9 @@ f AS (
     JOIN u ON u.fanout_id = x.fanout_id AND u.chunk_no = x.chunk_no
     WHERE get_bit(u.ok, x.ordinal) = 0
     ON CONFLICT DO NOTHING)
-SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done FROM u";
+SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done,
+       coalesce((SELECT x.state = 3 FROM fanout x WHERE x.id = u.fanout_id), false) AS cancelled
+FROM u";
 
 pub(super) const PUT_PARTS: &str = "
 INSERT INTO fanout_part (fanout_id, boot_id, counters)
@@ -62,6 +64,7 @@ struct AckRow {
     state: i16,
     mine: bool,
     done: String,
+    cancelled: bool,
 }
 
 impl AckRow {
@@ -72,6 +75,7 @@ impl AckRow {
             // Owned now, or closed while it was ours.
             owned: self.mine && matches!(self.state, 1 | 2),
             closed: self.state == 2,
+            cancelled: self.cancelled,
             done: Bitmap::from_text(&self.done, length(self.n)?)?,
         })
     }
@@ -92,7 +96,8 @@ pub(super) async fn flush(conn: &mut PgConnection, batch: &FlushBatch) -> Result
 
 /// The chunk is not there any more: there is nothing to own and nothing to wait for.
 fn unknown(flush: &ChunkFlush) -> ChunkAck {
-    ChunkAck { chunk: flush.chunk, epoch: flush.epoch, owned: false, closed: false, done: flush.done.clone() }
+    let (chunk, epoch, done) = (flush.chunk, flush.epoch, flush.done.clone());
+    ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, done }
 }
 
 pub(super) async fn put_parts(

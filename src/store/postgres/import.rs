@@ -37,7 +37,7 @@ RETURNING d.id, d.device_key";
 
 /// Only of devices whose line says what they follow.
 pub(super) const MUTE: &str = "
-UPDATE device d SET muted = x.muted
+UPDATE device d SET muted = x.muted, follows_ms = fanfare_now_ms()
 FROM unnest($1::bigint[], $2::bigint[]) AS x(device_key, muted) WHERE d.device_key = x.device_key";
 
 pub(super) const UNFOLLOW: &str = "

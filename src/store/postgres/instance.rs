@@ -3,6 +3,7 @@
 
 use sqlx::{Connection, PgConnection};
 
+use super::cancel;
 use super::fault::{Fault, count, explain};
 use crate::domain::ids::BootId;
 use crate::store::{Heartbeat, MAX_TAKEOVERS};
@@ -67,12 +68,14 @@ DELETE FROM instance WHERE boot_id = $1";
 pub(super) async fn heartbeat(conn: &mut PgConnection, boot: BootId, lease_ms: i64) -> Result<Heartbeat, Fault> {
     let now_ms: i64 = sqlx::query_scalar(BEAT).bind(boot.0).bind(lease_ms).fetch_one(&mut *conn).await?;
     let (live, lost): (i64, bool) = sqlx::query_as(LOOK).bind(now_ms).fetch_one(&mut *conn).await?;
+    let cancelled = cancel::in_hand(conn, boot).await?;
     let (freed, set_aside) = if lost { free_or_warn(conn, now_ms).await } else { (0, 0) };
     Ok(Heartbeat {
         now_ms,
         live_instances: count("live instances", live)?,
         freed_chunks: count("freed chunks", freed)?,
         set_aside: count("chunks set aside", set_aside)?,
+        cancelled,
     })
 }
 

@@ -3,8 +3,10 @@
 
 mod accept;
 mod call;
+mod cancel;
 mod claim;
 mod devices;
+mod explain;
 mod fault;
 mod flush;
 mod freeze;
@@ -32,7 +34,7 @@ use super::records::{
     Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
     Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
-use super::{Store, StoreError};
+use super::{CancelReply, Explained, Store, StoreError};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
@@ -179,6 +181,14 @@ impl Store for PostgresStore {
 
     async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError> {
         on!(self.main, "fanouts", |conn| reads::fanouts(conn, query))
+    }
+
+    async fn cancel(&self, id: FanoutId) -> Result<CancelReply, StoreError> {
+        on!(self.main, "cancel", |conn| cancel::cancel(conn, id))
+    }
+
+    async fn explain(&self, id: FanoutId, device: DeviceId) -> Result<Option<Explained>, StoreError> {
+        on!(self.main, "explain", |conn| explain::explain(conn, id, &device))
     }
 
     async fn backlog(&self) -> Result<u64, StoreError> {

@@ -56,11 +56,12 @@ pub(super) const PARTS: &str = "SELECT counters FROM fanout_part WHERE fanout_id
 
 pub(super) const BACKLOG: &str = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
 
-/// Both sweeps take the oldest 100: a caller sweeps again.
+/// Both sweeps take the oldest 100: a caller sweeps again. Of a cancelled fan-out only what is in hand is waited for.
 pub(super) const COMPLETE: &str = "
 SELECT f.id FROM fanout f
 WHERE f.settled_ms IS NULL AND f.state <> 0
-  AND NOT EXISTS (SELECT 1 FROM chunk k WHERE k.fanout_id = f.id AND k.state <> 2)
+  AND NOT EXISTS (SELECT 1 FROM chunk k
+                  WHERE k.fanout_id = f.id AND k.state <> 2 AND (f.state <> 3 OR k.state = 1))
 ORDER BY f.id LIMIT 100";
 
 pub(super) const UNREPORTED: &str = view!(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
+use super::cancel;
 use super::fault::{Fault, corrupt};
 use super::reads::{self, ViewRow};
 use crate::domain::batch::FanoutState;
@@ -20,11 +21,12 @@ pub(super) const JUDGING: Duration = Duration::from_secs(60);
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
 
 /// Whether there is anything left to do, asked without a lock. An owned chunk answers at once, whatever is closed: only
-/// when none is left are the others looked through.
+/// when none is left are the others looked through. Open chunks of a cancelled fan-out are nobody's business any more.
 pub(super) const BUSY: &str = "
 SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 1)
     OR EXISTS (SELECT 1 FROM fanout WHERE id = $1 AND state = 0)
-    OR EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 0)";
+    OR EXISTS (SELECT 1 FROM chunk k JOIN fanout f ON f.id = k.fanout_id
+               WHERE k.fanout_id = $1 AND k.state = 0 AND f.state <> 3)";
 
 pub(super) const UNFINISHED: &str = "
 SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state IN (0, 1)) AS open,
@@ -73,6 +75,10 @@ pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<Sett
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
     let row: Option<ViewRow> = sqlx::query_as(reads::LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
+    // What was handed back, or taken from a dead owner, since the cancel.
+    if row.state()? == FanoutState::Cancelled {
+        cancel::close(&mut tx, id).await?;
+    }
     if !finished(&mut tx, id, row.state()?).await? {
         tx.commit().await?;
         return Ok(SettleReply::Open);

@@ -1,13 +1,17 @@
 //! Owns the list of all statements, for the tests that prepare them and read their plans.
 //! Must never know: what a statement is for.
 
-use super::{accept, claim, devices, flush, freeze, import, instance, pool, reads, schema, settle};
+use super::{accept, cancel, claim, devices, explain, flush, freeze, import, instance, pool, reads, schema, settle};
 
 /// Every statement of this room, by file and name.
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("mod.NOW", super::NOW),
     ("accept.ACCEPT", accept::ACCEPT),
     ("accept.WINNER", accept::WINNER),
+    ("cancel.CANCEL", cancel::CANCEL),
+    ("cancel.STATE", cancel::STATE),
+    ("cancel.CLOSE", cancel::CLOSE),
+    ("cancel.IN_HAND", cancel::IN_HAND),
     ("claim.CLAIM", claim::CLAIM),
     ("claim.OF_A_STEP", claim::OF_A_STEP),
     ("claim.OWNED", claim::OWNED),
@@ -24,6 +28,13 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("devices.MUTE", devices::MUTE),
     ("devices.UNFOLLOW", devices::UNFOLLOW),
     ("devices.FOLLOW", devices::FOLLOW),
+    ("explain.SNAPSHOT", explain::SNAPSHOT),
+    ("explain.FREEZE", explain::FREEZE),
+    ("explain.TIMES", explain::TIMES),
+    ("explain.FORMER", explain::FORMER),
+    ("explain.FIRST_KEY", explain::FIRST_KEY),
+    ("explain.PLACE", explain::PLACE),
+    ("explain.FAILURE", explain::FAILURE),
     ("flush.FLUSH", flush::FLUSH),
     ("flush.PUT_PARTS", flush::PUT_PARTS),
     ("freeze.FREE", freeze::FREE),

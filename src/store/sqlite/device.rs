@@ -183,8 +183,8 @@ pub(super) async fn write_follows(
     if stored.is_some() {
         query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
     }
-    if stored.map_or(0, |stored| stored.muted) != follows.muted.0 {
-        query(sql::SET_MUTED).bind(key).bind(follows.muted.0).execute(&mut *conn).await?;
+    if stored.is_some() || follows.muted != KindMask::NONE {
+        query(sql::SET_MUTED).bind(key).bind(follows.muted.0).bind(now_ms()).execute(&mut *conn).await?;
     }
     let live = stored.is_none_or(Stored::live);
     for (subject, wanted) in &follows.subjects {

@@ -29,6 +29,7 @@ struct Bits {
     done: Bitmap,
     ok: Bitmap,
     maybe: Bitmap,
+    cancelled: bool,
 }
 
 #[derive(FromRow)]
@@ -39,6 +40,7 @@ struct BitsRow {
     done: Vec<u8>,
     ok: Vec<u8>,
     maybe: Vec<u8>,
+    cancelled: bool,
 }
 
 /// Writes facts. A chunk that is not there any more is answered as nobody's.
@@ -75,10 +77,12 @@ fn ack(flush: &ChunkFlush, bits: Option<&Bits>) -> ChunkAck {
             // Owned now, or closed while it was the writer's.
             owned: bits.epoch == flush.epoch && matches!(bits.state, OWNED | CLOSED),
             closed: bits.state == CLOSED,
+            cancelled: bits.cancelled,
             done: bits.done.clone(),
         },
         None => {
-            ChunkAck { chunk: flush.chunk, epoch: flush.epoch, owned: false, closed: false, done: flush.done.clone() }
+            let (chunk, epoch, done) = (flush.chunk, flush.epoch, flush.done.clone());
+            ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, done }
         }
     }
 }
@@ -117,6 +121,7 @@ async fn read_bits(conn: &mut SqliteConnection, chunk: ChunkRef) -> Answer<Optio
         done: Bitmap::from_bytes(&row.done, n)?,
         ok: Bitmap::from_bytes(&row.ok, n)?,
         maybe: Bitmap::from_bytes(&row.maybe, n)?,
+        cancelled: row.cancelled,
     }))
 }
 

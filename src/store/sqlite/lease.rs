@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
 
+use super::cancel;
 use super::fault::Answer;
 use super::rows::{boot_bytes, count, now_ms};
 use super::sql;
@@ -63,7 +64,8 @@ pub(super) async fn heartbeat(conn: &mut SqliteConnection, boot: BootId, lease_m
     }
     let live: i64 = query_scalar(sql::LIVE_INSTANCES).bind(now).fetch_one(&mut *conn).await?;
     let live_instances = count("live instances", live)?;
-    Ok(Heartbeat { now_ms: now, live_instances, freed_chunks, set_aside })
+    let cancelled = cancel::in_hand(conn, boot).await?;
+    Ok(Heartbeat { now_ms: now, live_instances, freed_chunks, set_aside, cancelled })
 }
 
 /// Frees one chunk, or sets it aside when it was lost too often without progress; whether it is open again.

@@ -2,8 +2,10 @@
 //! Must never know: HTTP, sending, or why a row is written.
 
 mod accept;
+mod cancel;
 mod claim;
 mod device;
+mod explain;
 mod fault;
 mod flush;
 mod freeze;
@@ -28,8 +30,9 @@ use sqlx::{SqliteConnection, SqlitePool};
 
 use super::detached::detached;
 use super::{
-    Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
-    Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError, Swept,
+    Accepted, CancelReply, ClaimRequest, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage, FreezeJob,
+    FreezeReply, FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError,
+    Swept,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
@@ -177,6 +180,14 @@ impl Store for SqliteStore {
 
     async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError> {
         self.read(move |c| view::fanouts(c, query).boxed()).await
+    }
+
+    async fn cancel(&self, id: FanoutId) -> Result<CancelReply, StoreError> {
+        self.writer.run(100, move |c| cancel::cancel(c, id).boxed()).await
+    }
+
+    async fn explain(&self, id: FanoutId, device: DeviceId) -> Result<Option<Explained>, StoreError> {
+        self.read(move |c| explain::explain(c, id, device).boxed()).await
     }
 
     async fn backlog(&self) -> Result<u64, StoreError> {

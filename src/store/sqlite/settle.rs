@@ -3,6 +3,7 @@
 
 use sqlx::{SqliteConnection, query, query_scalar};
 
+use super::cancel;
 use super::fault::{Answer, Fault, corrupt};
 use super::rows::{count, now_ms, to_json};
 use super::sql;
@@ -30,6 +31,10 @@ pub(super) async fn settle(conn: &mut SqliteConnection, id: FanoutId) -> Answer<
     let Some(row) = FanoutRow::read(conn, id).await? else { return Ok(SettleReply::NotOurs) };
     if row.settled_ms.is_some() {
         return Ok(SettleReply::NotOurs);
+    }
+    // What was handed back, or taken from a dead owner, since the cancel.
+    if row.state == i64::from(FanoutState::Cancelled.code()) {
+        cancel::close(conn, id).await?;
     }
     let chunks_left: bool = query_scalar(sql::OPEN_CHUNK_LEFT).bind(id.0).fetch_one(&mut *conn).await?;
     if row.state == i64::from(FanoutState::Freezing.code()) || chunks_left {

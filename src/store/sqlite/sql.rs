@@ -81,8 +81,32 @@ statements! {
     RELEASE = "UPDATE chunk SET state = 0, owner = NULL, not_before_ms = ?5
         WHERE fanout_id = ?1 AND chunk_no = ?2 AND state = 1 AND owner = ?3 AND epoch = ?4";
 
+    // Cancelling: outcome 11 is `cancelled`.
+    CANCEL = "UPDATE fanout SET state = 3, freeze_owner = CASE WHEN state = 0 THEN NULL ELSE freeze_owner END
+        WHERE id = ?1 AND settled_ms IS NULL AND state <> 3";
+    FANOUT_STATE = "SELECT state FROM fanout WHERE id = ?1";
+    CLOSE_CANCELLED = "UPDATE chunk SET state = 2, owner = NULL, rest_outcome = 11, rest_cause = 0
+        WHERE fanout_id = ?1 AND state IN (0, 3)";
+    CANCELLED_IN_HAND = "SELECT DISTINCT c.fanout_id FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
+        WHERE c.state = 1 AND c.owner = ?1 AND f.state = 3 ORDER BY c.fanout_id";
+
+    // Explaining.
+    FREEZE_STANDS = "SELECT state, freeze_cursor, freeze_chunks, freeze_owner IS NULL AS ownerless FROM fanout
+        WHERE id = ?1";
+    DEVICE_TIMES = "SELECT created_ms, follows_ms, state_ms FROM device WHERE device_key = ?1";
+    FORMER_DEVICES = "SELECT device_key, deleted_ms FROM former_device WHERE id = ?1 ORDER BY deleted_ms DESC LIMIT ?2";
+    FIRST_KEY = "SELECT substr(keys, 1, 8) FROM chunk_ids WHERE fanout_id = ?1 AND chunk_no = ?2";
+    PLACE = "SELECT c.chunk_no, c.n, c.epoch, c.state, c.owner, i.lease_until_ms, c.not_before_ms, c.done, c.ok, c.maybe,
+        c.unclean, c.rest_outcome, c.rest_cause, k.keys
+        FROM chunk c JOIN chunk_ids k ON k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
+        LEFT JOIN instance i ON i.boot_id = c.owner WHERE c.fanout_id = ?1 AND c.chunk_no = ?2";
+    FAILURE = "SELECT outcome, cause, status, detail, attempts, variant, device_version, at_ms FROM failure
+        WHERE fanout_id = ?1 AND chunk_no = ?2 AND ordinal = ?3";
+
     // Facts.
-    CHUNK_BITS = "SELECT n, state, epoch, done, ok, maybe FROM chunk WHERE fanout_id = ?1 AND chunk_no = ?2";
+    CHUNK_BITS = "SELECT n, state, epoch, done, ok, maybe,
+        coalesce((SELECT state = 3 FROM fanout WHERE id = ?1), 0) AS cancelled
+        FROM chunk WHERE fanout_id = ?1 AND chunk_no = ?2";
     WRITE_BITS = "UPDATE chunk SET done = ?3, ok = ?4, maybe = ?5 WHERE fanout_id = ?1 AND chunk_no = ?2";
     CLOSE_CHUNK = "UPDATE chunk SET state = 2, owner = NULL, rest_outcome = ?3, rest_cause = ?4
         WHERE fanout_id = ?1 AND chunk_no = ?2";
@@ -102,7 +126,8 @@ statements! {
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR state = ?2) ORDER BY id DESC LIMIT ?3";
     BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
         OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
-        OR EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 0)";
+        OR EXISTS (SELECT 1 FROM chunk c JOIN fanout f ON f.id = c.fanout_id
+        WHERE c.fanout_id = ?1 AND c.state = 0 AND f.state <> 3)";
     OPEN_CHUNK_LEFT = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state <> 2)";
     JUDGE_DEVICES = "UPDATE device SET state = CASE f.outcome WHEN 2 THEN 1 ELSE 2 END, state_ms = ?2,
         version = version + 1 FROM failure f
@@ -116,7 +141,8 @@ statements! {
     MARK_REPORTED = "UPDATE fanout SET reported_ms = ?2 WHERE id = ?1 AND settled_ms IS NOT NULL
         AND reported_ms IS NULL";
     COMPLETE = "SELECT id FROM fanout f WHERE settled_ms IS NULL AND state <> 0
-        AND NOT EXISTS (SELECT 1 FROM chunk c WHERE c.fanout_id = f.id AND c.state <> 2) ORDER BY id LIMIT ?1";
+        AND NOT EXISTS (SELECT 1 FROM chunk c WHERE c.fanout_id = f.id AND c.state <> 2
+        AND (f.state <> 3 OR c.state = 1)) ORDER BY id LIMIT ?1";
     UNREPORTED = "SELECT id FROM fanout WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= ?1
         ORDER BY id LIMIT ?2";
     BACKLOG = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
@@ -126,8 +152,8 @@ statements! {
         FROM device WHERE id = ?1";
     STORED_DEVICE = "SELECT device_key, token, fid, muted, state FROM device WHERE id = ?1";
     OTHER_HOLDER = "SELECT device_key FROM device WHERE (token = ?2 OR fid = ?3) AND id <> ?1";
-    ADD_DEVICE = "INSERT INTO device (id, user_id, token, fid, platform, locale, registered_ms)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING device_key";
+    ADD_DEVICE = "INSERT INTO device (id, user_id, token, fid, platform, locale, registered_ms, created_ms, follows_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7) RETURNING device_key";
     // A verdict on its way names the version it saw: a device that changed since is not the one that was judged.
     SET_DEVICE = "UPDATE device SET version = version + (state <> 0
         OR (user_id, token, fid, platform, locale) IS NOT (?2, ?3, ?4, ?5, ?6)),
@@ -140,6 +166,6 @@ statements! {
     FOLLOWS = "SELECT subject, wanted FROM follow WHERE device_key = ?1 ORDER BY subject";
     ADD_FOLLOW = "INSERT INTO follow (subject, device_key, wanted, kinds) VALUES (?1, ?2, ?3, ?4)
         ON CONFLICT (subject, device_key) DO UPDATE SET wanted = excluded.wanted, kinds = excluded.kinds";
-    SET_MUTED = "UPDATE device SET muted = ?2 WHERE device_key = ?1";
+    SET_MUTED = "UPDATE device SET muted = ?2, follows_ms = ?3 WHERE device_key = ?1";
     WAKE_FOLLOWS = "UPDATE follow SET kinds = wanted & ~?2 WHERE device_key = ?1";
 }

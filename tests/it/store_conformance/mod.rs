@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod accepting;
+mod cancelling;
 mod claiming;
 mod damage;
 mod devices;
+mod explaining;
 mod flushing;
 mod freezing;
 mod importing;
@@ -133,6 +135,20 @@ on_every_engine! {
     settling::judged_devices_are_not_followers_any_more,
     settling::the_sweep_finds_what_is_complete_and_what_is_unreported,
     settling::lists_are_newest_first_and_filtered_by_state,
+    cancelling::of_eight_that_cancel_one_does,
+    cancelling::what_has_ended_is_not_cancelled,
+    cancelling::what_is_in_hand_is_ended_by_its_owner_who_hears_of_it,
+    cancelling::what_comes_back_to_a_cancelled_fanout_ends_with_the_next_settle,
+    cancelling::a_set_aside_fanout_can_be_cancelled,
+    cancelling::a_freeze_stops_where_the_cancel_met_it,
+    cancelling::a_fanout_cancelled_before_its_freeze_settles_with_nobody,
+    cancelling::a_cancel_in_the_middle_of_everything_leaves_nothing_open,
+    explaining::every_recipient_is_found_in_its_chunk,
+    explaining::an_outcome_is_told_with_all_that_is_kept_of_it,
+    explaining::a_lost_owner_is_told_from_a_live_one,
+    explaining::what_bears_on_an_absence_is_kept_with_its_time,
+    explaining::a_deleted_device_keeps_its_place,
+    explaining::a_freeze_cut_short_is_told_from_one_that_ended,
     instances::an_expired_lease_is_taken_over_with_a_new_epoch_and_unclean,
     instances::an_orderly_leave_hands_chunks_back_clean,
     instances::a_live_lease_is_not_taken_over,

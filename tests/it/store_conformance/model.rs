@@ -159,7 +159,11 @@ impl World {
             let chunk = self.model.get_mut(&hold.chunk).unwrap();
             let (owned, closed) = chunk.flush(hold.epoch, &found, end.then_some(Outcome::Expired));
             let done = bits(n, chunk.done.iter().copied());
-            assert_eq!(acks, [ChunkAck { chunk: hold.chunk, epoch: hold.epoch, owned, closed, done }], "{chunk:?}");
+            assert_eq!(
+                acks,
+                [ChunkAck { chunk: hold.chunk, epoch: hold.epoch, owned, closed, cancelled: false, done }],
+                "{chunk:?}"
+            );
         }
         "flush"
     }

@@ -15,7 +15,7 @@ use crate::harness::postgres::TestDatabase;
 async fn migrated(max_connections: u32) -> (TestDatabase, Shared) {
     let database = TestDatabase::create().await;
     let store = PostgresStore::connect(&database.url.clone().into(), max_connections).unwrap();
-    assert_eq!(store.migrate().await.unwrap(), 1);
+    assert_ne!(store.migrate().await.unwrap(), 0);
     (database, Arc::new(store))
 }
 
@@ -194,7 +194,8 @@ async fn parallel_migrations_apply_each_once() {
     let stores: Vec<_> = (0..4).map(|_| PostgresStore::connect(&database.url.clone().into(), 1).unwrap()).collect();
     let applied = futures_util::future::join_all(stores.iter().map(|store| store.migrate())).await;
     let total: u32 = applied.into_iter().map(Result::unwrap).sum();
-    assert_eq!(total, 1);
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/postgres")).unwrap();
+    assert_eq!(total as usize, files.count());
 }
 
 #[tokio::test]
