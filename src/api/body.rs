@@ -70,7 +70,10 @@ fn over_limit(error: &axum::Error) -> bool {
 fn unreadable(error: ReadError) -> Refusal {
     match error {
         ReadError::Field(FieldProblem { field, problem }) => Refusal::field(&field, problem),
-        ReadError::Syntax { .. } => Refusal::new(Code::BadJson, error.to_string()),
+        ReadError::Syntax { ref field, ref reason, .. } => {
+            let refusal = Refusal::new(Code::BadJson, error.to_string());
+            if field.is_empty() { refusal } else { refusal.at(field.clone(), reason.clone()) }
+        }
     }
 }
 

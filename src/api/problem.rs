@@ -115,6 +115,12 @@ impl Refusal {
         Self::fields(vec![FieldProblem { field: field.to_owned(), problem: problem.into() }])
     }
 
+    /// Where in the body it is.
+    pub(super) fn at(mut self, field: String, problem: String) -> Self {
+        self.errors = vec![FieldProblem { field, problem }];
+        self
+    }
+
     /// When to come back.
     pub(super) fn retry_after_s(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);

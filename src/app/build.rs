@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::bridge::{self, Watched};
 use super::open::{open_catalogue, open_store, unavailable};
-use super::{App, BuildError, Reload, Workers};
+use super::{App, BuildError, Workers};
 use crate::api::{self, Keys};
 use crate::ceiling::{self, Ceiling, GrantRun};
 use crate::clock::DbClock;
@@ -80,7 +80,7 @@ impl App {
         let state = api::State {
             store: Arc::clone(&base.store),
             fits: bridge::fits(),
-            catalogue: base.catalogue.clone(),
+            catalogue: base.catalogue,
             ceiling: bridge::ceiling_answer(ceiling),
             handover,
             settled,
@@ -97,20 +97,7 @@ impl App {
         };
         let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
         let grace = Duration::from_millis(config.drain.grace_ms);
-        let reload = Reload { file: config.types.file, catalogue: base.catalogue };
-        Ok(Self {
-            api,
-            ops,
-            addrs,
-            limits,
-            state,
-            ops_state,
-            store: base.store,
-            boot: base.boot,
-            workers,
-            grace,
-            reload,
-        })
+        Ok(Self { api, ops, addrs, limits, state, ops_state, store: base.store, boot: base.boot, workers, grace })
     }
 }
 

@@ -11,6 +11,7 @@ mod open;
 mod reload;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -75,7 +76,6 @@ pub struct App {
     boot: BootId,
     workers: Workers,
     grace: Duration,
-    reload: Reload,
 }
 
 /// What runs beside the API.
@@ -107,10 +107,10 @@ impl App {
         self.addrs.1
     }
 
-    /// Reads the event types anew when asked; works as long as the app runs.
+    /// Reads the event types of this app anew from `file` when asked, as long as the app runs; an empty path is none.
     #[must_use]
-    pub fn reload(&self) -> Reload {
-        self.reload.clone()
+    pub fn reload(&self, file: PathBuf) -> Reload {
+        Reload { file, catalogue: self.state.catalogue.clone() }
     }
 
     /// Serves until `shutdown`, then drains.

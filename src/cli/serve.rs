@@ -25,6 +25,7 @@ SIGHUP reads the event types anew (types.file); a file with a fault leaves the o
 /// part ends by itself or a drain does not finish in time.
 pub async fn run(file: Option<&Path>) -> Result<(), Failure> {
     let config = serving(file)?;
+    let types = config.types.file.clone();
     telemetry::init(&config.log.format, &config.log.filter)?;
     let drain = shutdown::on_signals().map_err(|error| Failure::Runtime(format!("no signal handler: {error}")))?;
     let mut hangups = shutdown::on_hangup().map_err(|error| Failure::Runtime(format!("no signal handler: {error}")))?;
@@ -34,7 +35,7 @@ pub async fn run(file: Option<&Path>) -> Result<(), Failure> {
         () = drain.cancelled() => return Ok(()),
     };
     tracing::info!(target: "fanfare::cli", api = %app.api_addr(), ops = %app.ops_addr(), version = env!("CARGO_PKG_VERSION"), "serving");
-    let reload = app.reload();
+    let reload = app.reload(types);
     let reloads = tokio::spawn(async move {
         loop {
             hangups.next().await;

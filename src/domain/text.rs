@@ -147,6 +147,42 @@ mod tests {
     }
 
     #[test]
+    fn a_cut_leaves_no_stretch_of_direction_open_and_no_mark_hanging() {
+        let name = "\u{2068}ساكا\u{2069}";
+        for (text, max, want) in [
+            (format!("{name} scores twice"), 22, format!("{name} scor…")),
+            (format!("By {name} and more"), 18, "By \u{2068}ساك\u{2069}…".to_owned()),
+            (format!("By {name}!"), 17, "By \u{2068}سا\u{2069}…".to_owned()),
+            (format!("By {name}!!!"), 13, "By…".to_owned()),
+            (format!("By {name}!!!"), 9, "By…".to_owned()),
+            ("ab\u{200f}\u{200e} cd".to_owned(), 9, "ab…".to_owned()),
+            ("\u{2066}\u{2067}abcdefghijk".to_owned(), 16, "\u{2066}\u{2067}a\u{2069}\u{2069}…".to_owned()),
+        ] {
+            assert_eq!(shorten(&text, max), want, "{text:?} to {max}");
+        }
+    }
+
+    #[test]
+    fn the_direction_of_a_locale_is_that_of_its_script() {
+        for locale in ["ar", "AR-eg", "fa", "he-IL", "ur-PK", "az-Arab-IR", "pa-arab"] {
+            assert!(is_right_to_left(locale), "{locale}");
+        }
+        for locale in ["en", "tr", "pt-BR", "ar-Latn", "arn", "zh-Hant-TW", "es-1994", ""] {
+            assert!(!is_right_to_left(locale), "{locale}");
+        }
+    }
+
+    #[test]
+    fn only_what_runs_from_right_to_left_is_isolated() {
+        for value in ["Saka", "2-1", "得点", "Ødegaard", "⚽", ""] {
+            assert!(matches!(isolated(value), Cow::Borrowed(same) if same == value), "{value}");
+        }
+        for value in ["ساكا", "Saka ساكا", "שחקן", "ﺳﺎﻛﺎ"] {
+            assert_eq!(isolated(value), format!("\u{2068}{value}\u{2069}"));
+        }
+    }
+
+    #[test]
     fn without_room_for_the_ellipsis_nothing_is_left() {
         assert_eq!(shorten("abc", 2), "");
         assert_eq!(shorten("abcd", 3), "…");
@@ -169,6 +205,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn shortening_leaves_every_stretch_closed(text in "[\u{2066}\u{2067}\u{2068}\u{2069}\u{200f} aسe\u{301}👨]{0,40}", max in 0usize..80) {
+            let short = shorten(&text, max);
+            prop_assert!(short.len() <= max);
+            if text.len() > max && max >= ELLIPSIS.len() {
+                let mut open = 0_usize;
+                for c in short.chars() {
+                    match c {
+                        '\u{2066}'..='\u{2068}' => open += 1,
+                        '\u{2069}' => open = open.saturating_sub(1),
+                        _ => {}
+                    }
+                }
+                prop_assert!(open == 0, "{:?} of {:?}", short, text);
+                let before = short.trim_end_matches('…');
+                prop_assert!(!before.ends_with(['\u{200f}', '\u{2066}', '\u{2067}', '\u{2068}', ' ']), "{:?}", short);
+            }
+        }
+
         #[test]
         fn shortening_keeps_the_bound_and_a_prefix_of_whole_graphemes(text in "\\PC{0,40}|[👨\u{200d}👩🇧🇷e\u{301}س\u{651} ]{0,30}", max in 0usize..80) {
             let short = shorten(&text, max);

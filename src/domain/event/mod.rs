@@ -113,8 +113,11 @@ impl Event {
     /// Checks every field and names each that is wrong.
     ///
     /// `fields` and `data` take strings, numbers and booleans; the last two are kept as JSON writes them, so `67` and
-    /// `"67"` mean the same. `null` is refused in both: whoever means "nothing" leaves the key out. An array or object
-    /// in `data` is kept as compact JSON text with sorted keys; in `fields` it is refused, since people would read it.
+    /// `"67"` mean the same. Whole numbers keep every digit up to 64 bits and are refused beyond, fractions are 64-bit
+    /// floats (`1.0`, and `1e5` as `100000.0`). `null` is refused in both: whoever means "nothing" leaves the key out.
+    /// An array or object in `data` is kept as compact JSON text with sorted keys; in `fields` it is refused, since
+    /// people would read it. A field that the type does not require is kept and shown nowhere, so that a caller may send
+    /// the same fields with every type, and a later catalogue may use them.
     ///
     /// # Errors
     /// All faults found, in the order of the fields. Of a list that is too long only that is said.

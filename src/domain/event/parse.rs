@@ -83,8 +83,11 @@ fn fields(raw: BTreeMap<String, Value>, kind: Option<&EventType>, faults: &mut F
         return BTreeMap::new();
     }
     let missing = |name: &&String| !raw.contains_key(*name);
-    for name in kind.iter().flat_map(|k| &k.required).filter(missing) {
-        faults.add(pointer("fields", name), "is missing; the texts of this type need it");
+    if let Some(kind) = kind {
+        for name in kind.required.iter().filter(missing) {
+            let problem = format!("is missing; {} needs {}", kind.name, kind.required.join(", "));
+            faults.add(pointer("fields", name), problem);
+        }
     }
     let required = |name: &String| kind.is_some_and(|k| k.required.contains(name));
     let mut fields = BTreeMap::new();
@@ -105,7 +108,7 @@ fn field_text(name: &str, value: Value, required: bool) -> Result<String, String
         Value::Null | Value::Array(_) | Value::Object(_) => {
             return Err(format!("is {}; give a string, a number or a boolean", json_word(&value)));
         }
-        other => scalar_text(other),
+        other => plain_text(other)?,
     };
     if required && text.trim().is_empty() {
         return Err("is empty; the texts of this type need it".to_owned());
@@ -153,7 +156,7 @@ fn data_text(key: &str, value: Value) -> Result<String, String> {
     match value {
         Value::Null => Err("is null, which a push message cannot carry; leave the key out".to_owned()),
         Value::String(text) if text.contains('\0') => Err("must not contain NUL (\\u0000); take it out".to_owned()),
-        other => Ok(scalar_text(other)),
+        other => plain_text(other),
     }
 }
 
@@ -178,10 +181,26 @@ fn useful_for_s(raw: Option<u32>, kind: Option<&EventType>, faults: &mut Faults)
     Some(seconds)
 }
 
-fn scalar_text(value: Value) -> String {
+/// A string as it is, anything else as JSON writes it.
+fn plain_text(value: Value) -> Result<String, String> {
     match value {
-        Value::String(text) => text,
-        other => other.to_string(),
+        Value::String(text) => Ok(text),
+        other if loses_digits(&other) => {
+            Err("has a number too large to keep all its digits; write it as a string".to_owned())
+        }
+        other => Ok(other.to_string()),
+    }
+}
+
+/// Whole numbers are kept to the last digit as far as 64 bits reach. Beyond that JSON's reader has a float, whose digits
+/// are its own from 2^53 on: a caller's id must not arrive as another one.
+fn loses_digits(value: &Value) -> bool {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(n) => n.is_f64() && n.as_f64().is_none_or(|f| f.abs() >= EXACT),
+        Value::Array(items) => items.iter().any(loses_digits),
+        Value::Object(members) => members.values().any(loses_digits),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
     }
 }
 

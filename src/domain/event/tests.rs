@@ -130,7 +130,8 @@ fn subjects_are_checked_sorted_and_each_kept_once() {
 #[test]
 fn a_missing_or_blank_required_field_is_named() {
     let player = |d: &mut EventDraft, v: &str| drop(d.fields.insert("player".into(), v.into()));
-    assert!(one_fault(|d| drop(d.fields.remove("player"))).starts_with("/fields/player: is missing"));
+    let missing = "/fields/player: is missing; goal needs home, away, score, minute, player";
+    assert_eq!(one_fault(|d| drop(d.fields.remove("player"))), missing);
     assert!(one_fault(|d| player(d, " ")).starts_with("/fields/player: is empty"));
     assert!(with(|d| drop(d.fields.insert("assist".into(), "".into()))).is_ok());
 }
@@ -166,6 +167,23 @@ fn data_reaches_the_wire_as_strings() {
     assert_eq!(text(json!(1.0)), "1.0");
     assert_eq!(text(json!(-3)), "-3");
     assert_eq!(text(json!(false)), "false");
+    let written = |json: &str| data("k", serde_json::from_str(json).unwrap()).map(|e| e.data["k"].clone());
+    for (json, want) in [
+        ("1", "1"),
+        ("1.0", "1.0"),
+        ("1.50", "1.5"),
+        ("1e5", "100000.0"),
+        ("-0.25", "-0.25"),
+        ("9007199254740993", "9007199254740993"),
+        ("18446744073709551615", "18446744073709551615"),
+        ("-9223372036854775808", "-9223372036854775808"),
+        (r#"{"z":1,"a":[9007199254740993,{"y":2,"b":null}]}"#, r#"{"a":[9007199254740993,{"b":null,"y":2}],"z":1}"#),
+    ] {
+        assert_eq!(written(json).as_deref(), Ok(want), "{json}");
+    }
+    for json in ["18446744073709551616", "-9223372036854775809", "1e20", r#"{"a":[1e300]}"#] {
+        assert!(written(json).unwrap_err()[0].problem.contains("write it as a string"), "{json}");
+    }
     assert_eq!(text(json!({"b": [1, null], "a": "x"})), r#"{"a":"x","b":[1,null]}"#);
     assert_eq!(text(json!(["\0"])), "[\"\\u0000\"]");
     assert!(data("k", json!("a\0b")).is_err());
