@@ -151,12 +151,12 @@ mod tests {
         let name = "\u{2068}ساكا\u{2069}";
         for (text, max, want) in [
             (format!("{name} scores twice"), 22, format!("{name} scor…")),
-            (format!("By {name} and more"), 18, "By \u{2068}سا\u{2069}…".to_owned()),
+            (format!("By {name} and more"), 18, "By \u{2068}ساك\u{2069}…".to_owned()),
             (format!("By {name}!"), 17, "By \u{2068}سا\u{2069}…".to_owned()),
             (format!("By {name}!!!"), 13, "By…".to_owned()),
             (format!("By {name}!!!"), 9, "By…".to_owned()),
             ("ab\u{200f}\u{200e} cd".to_owned(), 9, "ab…".to_owned()),
-            ("\u{2066}\u{2067}abcdefghijk".to_owned(), 18, "\u{2066}\u{2067}abc\u{2069}\u{2069}…".to_owned()),
+            ("\u{2066}\u{2067}abcdefghijk".to_owned(), 16, "\u{2066}\u{2067}a\u{2069}\u{2069}…".to_owned()),
         ] {
             assert_eq!(shorten(&text, max), want, "{text:?} to {max}");
         }

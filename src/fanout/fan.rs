@@ -138,3 +138,53 @@ impl Fan {
 pub fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::domain::batch::Class;
+    use crate::domain::catalogue::BUILT_IN;
+    use crate::domain::event::Event;
+    use crate::domain::ids::{DeviceKey, EventId, FanoutId, MatchId};
+    use crate::domain::recipient::Address;
+    use serde_json::Value;
+
+    fn job() -> Arc<FanoutJob> {
+        let event = Event {
+            id: EventId::parse("e").unwrap(),
+            kind: "half_time".to_owned(),
+            match_id: MatchId::parse("m").unwrap(),
+            occurred_ms: 0,
+            subjects: vec!["match:m".to_owned()],
+            fields: BTreeMap::from(["home", "away", "score"].map(|f| (f.to_owned(), f.to_owned()))),
+            data: BTreeMap::new(),
+            useful_for_s: 60,
+        };
+        Arc::new(FanoutJob { id: FanoutId(1), event, class: Class::Normal, accepted_ms: 0, deadline_ms: 60_000 })
+    }
+
+    fn title(fan: &mut Fan, locale: &str, live: &LiveCatalogue) -> String {
+        let (platform, address) = (Platform::Web, Address::Token("t".to_owned()));
+        let locale = Locale::parse(locale).unwrap();
+        let recipient = Recipient { key: DeviceKey(1), address, platform, locale, version: 1 };
+        let no = fan.variant_for(&recipient, live);
+        let body = fan.variant(no).template.as_ref().unwrap().body(&recipient.address, 60_000, 0);
+        let sent: Value = serde_json::from_slice(&body).unwrap();
+        sent["message"]["notification"]["title"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_fanout_keeps_the_texts_it_began_with_and_the_next_one_has_the_new() {
+        let live = LiveCatalogue::new(Catalogue::parse(BUILT_IN).unwrap());
+        let mut begun = Fan::new(job(), 0);
+        let mut waiting = Fan::new(job(), 0);
+        assert_eq!(title(&mut begun, "en", &live), "Half-time: home score away");
+        let new = BUILT_IN.replace("Half-time: ", "HT: ").replace("Devre arası: ", "DA: ");
+        live.replace(Catalogue::parse(&new).unwrap()).unwrap();
+        assert_eq!(title(&mut begun, "en-GB", &live), "Half-time: home score away");
+        assert_eq!(title(&mut begun, "tr", &live), "Devre arası: home score away", "not rendered before the change");
+        assert_eq!(title(&mut waiting, "tr", &live), "DA: home score away");
+    }
+}

@@ -191,9 +191,9 @@ fn a_broken_file_is_refused_with_line_type_locale_and_fix() {
         ("\"en\"", "\"e n\"", "line 1: \"e n\" is no locale"),
         ("bit = 2", "bit = 62", "line 4, type goal: bit is 62 and must be 0 to 61"),
         ("bit = 2", "bit = -1", "line 4, type goal: bit is -1 and must be 0 to 61"),
-        ("bit = 2", "bit = \"2\"", "line 4: invalid type: string \"2\", expected i64"),
-        ("bit = 2\n", "", "line 3: missing field `bit`"),
-        ("bit = 2", "bits = 2", "line 4: unknown field `bits`"),
+        ("bit = 2", "bit = \"2\"", "line 4, type goal: invalid type: string \"2\", expected i64"),
+        ("bit = 2\n", "", "line 3, type goal: missing field `bit`"),
+        ("bit = 2", "bits = 2", "line 4, type goal: unknown field `bits`"),
         ("urgent", "asap", "line 5, type goal: class \"asap\" is unknown; write urgent, normal or bulk"),
         ("120", "4", "line 6, type goal: useful_for_s is 4 and must be 5 to 86400"),
         ("\"goals\"", "\"\"", "line 7, type goal: channel must be 1 to 64 visible bytes"),
@@ -218,7 +218,7 @@ fn a_file_from_any_editor_is_read_and_a_nested_one_is_refused() {
     assert_eq!(Catalogue::parse(&SMALL.replace('\n', "\r\n")), Catalogue::parse(SMALL));
     assert_eq!(Catalogue::parse(&format!("\u{feff}{SMALL}")), Catalogue::parse(SMALL));
     assert!(Catalogue::parse(&format!("x = {}", "[".repeat(100_000))).is_err());
-    assert!(message(&format!("{SMALL}\0")).starts_with("line 14: "));
+    assert!(message(&format!("{SMALL}\0")).starts_with("line 14, type goal: "));
 }
 
 #[test]
