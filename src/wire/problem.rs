@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ImportAnswer;
+
 /// RFC 9457 problem, `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -25,6 +27,9 @@ pub struct Problem {
     /// Faults by field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
+    /// What an import had done when it was refused or stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<Box<ImportAnswer>>,
 }
 
 /// One field at fault.

@@ -7,6 +7,7 @@
 mod harness;
 
 mod api;
+mod bulk;
 mod ceiling;
 mod cli;
 mod demo;

@@ -1,7 +1,7 @@
 //! Owns the list of all statements, for the tests that prepare them and read their plans.
 //! Must never know: what a statement is for.
 
-use super::{accept, claim, devices, flush, freeze, import, instance, pool, reads, schema, settle};
+use super::{accept, claim, devices, export, flush, freeze, import, instance, pool, reads, schema, settle};
 
 /// Every statement of this room, by file and name.
 pub const STATEMENTS: &[(&str, &str)] = &[
@@ -24,6 +24,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("devices.MUTE", devices::MUTE),
     ("devices.UNFOLLOW", devices::UNFOLLOW),
     ("devices.FOLLOW", devices::FOLLOW),
+    ("export.PAGE", export::PAGE),
     ("flush.FLUSH", flush::FLUSH),
     ("flush.PUT_PARTS", flush::PUT_PARTS),
     ("freeze.FREE", freeze::FREE),
@@ -37,6 +38,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("import.MUTE", import::MUTE),
     ("import.UNFOLLOW", import::UNFOLLOW),
     ("import.FOLLOW", import::FOLLOW),
+    ("import.REVIVE", import::REVIVE),
     ("instance.BEAT", instance::BEAT),
     ("instance.LOOK", instance::LOOK),
     ("instance.ALONE", instance::ALONE),

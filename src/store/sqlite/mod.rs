@@ -4,6 +4,7 @@
 mod accept;
 mod claim;
 mod device;
+mod export;
 mod fault;
 mod flush;
 mod freeze;
@@ -28,8 +29,8 @@ use sqlx::{SqliteConnection, SqlitePool};
 
 use super::detached::detached;
 use super::{
-    Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
-    Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError, Swept,
+    Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
+    FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError, Swept,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
@@ -199,8 +200,12 @@ impl Store for SqliteStore {
         self.writer.run(follows.subjects.len() + 1, move |c| device::put_follows(c, id, follows).boxed()).await
     }
 
-    async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError> {
-        self.writer.run(rows.len(), move |c| import::import(c, rows).boxed()).await
+    async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
+        self.writer.run(rows.len(), move |c| import::import(c, rows, revive).boxed()).await
+    }
+
+    async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
+        self.read(move |c| export::page(c, page).boxed()).await
     }
 
     async fn close(&self) {
