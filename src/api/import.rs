@@ -66,10 +66,10 @@ async fn stream(mut import: Import, request: Request) -> Result<(ImportAnswer, V
             }
             Ok(Some(Err(_))) => {
                 let refusal = Refusal::new(Code::BadRequest, "the body broke off; send it again");
-                return Err(refusal.import(import.so_far()));
+                return Err(refusal.import(import.so_far().await));
             }
             Ok(None) => return import.finish().await.map_err(stopped),
-            Err(_) => return Err(body::slow(SILENCE).import(import.so_far())),
+            Err(_) => return Err(body::slow(SILENCE).import(import.so_far().await)),
         }
     }
 }

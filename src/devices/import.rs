@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use tokio::task::JoinHandle;
+
 use super::lines::{Line, Lines};
 use super::row::{Found, Reader, Refused};
 use crate::domain::catalogue::Catalogue;
@@ -41,7 +43,7 @@ pub enum Verdict {
     Unreadable,
 }
 
-/// One import in progress. Memory: one line and one batch.
+/// One import in progress. Memory: one line, the batch that is filled and the one that is written meanwhile.
 pub struct Import {
     store: Arc<dyn Store>,
     catalogue: Arc<Catalogue>,
@@ -49,9 +51,18 @@ pub struct Import {
     lines: Lines,
     reader: Reader,
     batch: Batch,
+    writing: Option<Writing>,
     answer: ImportAnswer,
     end_seen: bool,
     unreadable: bool,
+}
+
+/// A batch on its way into the store: the next one is read meanwhile, which is nearly half of the work.
+struct Writing {
+    task: JoinHandle<Result<Imported, StoreError>>,
+    last_line: u64,
+    /// The last line about a device, and an earlier one.
+    repeats: Vec<(u64, u64)>,
 }
 
 /// Rows to be written at once. Each device and each address is in it once: which of two came last would be lost.
@@ -106,13 +117,14 @@ impl Import {
             lines: Lines::default(),
             reader: Reader::new(format),
             batch: Batch::default(),
+            writing: None,
             answer: ImportAnswer::default(),
             end_seen: false,
             unreadable: false,
         }
     }
 
-    /// Takes the next bytes, cut anywhere. Returns once what became a full batch is committed, so a fast sender waits.
+    /// Takes the next bytes, cut anywhere. Returns once all but the last full batch are committed, so a fast sender waits.
     /// After a `Break` nothing more need be fed.
     ///
     /// # Errors
@@ -137,15 +149,18 @@ impl Import {
             self.take(line).await?;
         }
         self.write().await?;
+        self.written().await?;
         self.answer.kept_through = self.answer.kept_through.max(self.lines.ended());
         let verdict = self.verdict();
         Ok((self.told(), verdict))
     }
 
     /// What was done so far, when its sender is lost.
-    #[must_use]
-    pub fn so_far(self) -> ImportAnswer {
-        self.told()
+    pub async fn so_far(mut self) -> ImportAnswer {
+        match self.written().await {
+            Ok(()) => self.told(),
+            Err(stopped) => *stopped.so_far,
+        }
     }
 
     fn told(mut self) -> ImportAnswer {
@@ -185,25 +200,35 @@ impl Import {
         if self.batch.full() { self.write().await } else { Ok(()) }
     }
 
+    /// Hands the batch to the store, once the one before is written.
     async fn write(&mut self) -> Result<(), Stopped> {
+        self.written().await?;
         let Batch { rows, last_line, earlier, .. } = std::mem::take(&mut self.batch);
-        if !rows.is_empty() {
-            let last: Vec<u64> = rows.iter().map(|row| row.line).collect();
-            let repeats = earlier.into_iter().map(|(at, line)| (last[at], line)).collect();
-            match self.store.import(rows, self.revive).await {
-                Ok(done) => self.count(done, repeats),
-                Err(error) => {
-                    let so_far = Box::new(std::mem::take(&mut self.answer));
-                    return Err(Stopped { so_far, error });
-                }
-            }
+        if rows.is_empty() {
+            self.answer.kept_through = self.answer.kept_through.max(last_line);
+            return Ok(());
+        }
+        let repeats = earlier.into_iter().map(|(at, line)| (rows[at].line, line)).collect();
+        let (store, revive) = (Arc::clone(&self.store), self.revive);
+        let task = tokio::spawn(async move { store.import(rows, revive).await });
+        self.writing = Some(Writing { task, last_line, repeats });
+        Ok(())
+    }
+
+    /// Waits for the batch that is being written.
+    async fn written(&mut self) -> Result<(), Stopped> {
+        let Some(Writing { task, last_line, repeats }) = self.writing.take() else { return Ok(()) };
+        let done = task.await.unwrap_or_else(|end| Err(StoreError::Statement(format!("an import ended early: {end}"))));
+        match done {
+            Ok(done) => self.count(done, &repeats),
+            Err(error) => return Err(Stopped { so_far: Box::new(std::mem::take(&mut self.answer)), error }),
         }
         self.answer.kept_through = self.answer.kept_through.max(last_line);
         Ok(())
     }
 
-    /// Counts as if the lines had come one by one. `repeats` = the last line about a device, and an earlier one.
-    fn count(&mut self, done: Imported, repeats: Vec<(u64, u64)>) {
+    /// Counts as if the lines had come one by one.
+    fn count(&mut self, done: Imported, repeats: &[(u64, u64)]) {
         self.answer.imported += done.imported;
         self.answer.updated += done.updated + repeats.len() as u64;
         self.answer.moved += done.moved;

@@ -157,7 +157,9 @@ fn json(text: &str) -> Result<ImportLine, Refused> {
     wire::read(text.as_bytes()).map_err(|fault| match fault {
         ReadError::Syntax { reason, column, field, .. } => {
             let within = if field.is_empty() { String::new() } else { format!(", in {field}") };
-            line_fault("bad_json", format!("{reason} at column {column}{within}"))
+            let half = reason.contains("hex escape") || reason.contains("surrogate");
+            let fix = if half { "half a surrogate pair stands alone there" } else { "a line is one whole JSON object" };
+            line_fault("bad_json", format!("{reason} at column {column}{within}: {fix}"))
         }
         ReadError::Field(found) => {
             line_fault("invalid", told(&FieldError { field: found.field, problem: found.problem }))

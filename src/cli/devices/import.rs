@@ -102,6 +102,11 @@ impl Run<'_> {
         let ClientError::Refused(mut problem) = fault else { return Err(fault) };
         if let Some(answer) = problem.import.take() {
             self.answer.add(place(*answer));
+            // What the service says of lines counts from the beginning of the part.
+            problem.detail = match self.answer.rejected.last() {
+                Some(last) if problem.code == "unreadable_file" => format!("line {}: {}", last.line, last.reason),
+                _ => problem.title.clone(),
+            };
         }
         match problem.code.as_str() {
             "empty_import" => Ok(()),
