@@ -30,7 +30,7 @@ pub(super) async fn json<T: DeserializeOwned>(request: Request, limit: usize) ->
 }
 
 /// Wants a kind of body that `fits`, and no encoding. The kind is lower case, without parameters, empty when absent.
-pub(super) fn kind(headers: &HeaderMap, hint: &str, fits: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+pub(super) fn kind(headers: &HeaderMap, hint: &str, fits: impl FnOnce(&str) -> bool) -> Result<(), Refusal> {
     let refused = |detail: String| Err(Refusal::new(Code::UnsupportedMediaType, detail));
     let text = |value: Option<&axum::http::HeaderValue>| {
         let value = value.map(|v| v.to_str().unwrap_or("?").to_ascii_lowercase()).unwrap_or_default();

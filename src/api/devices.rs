@@ -49,7 +49,8 @@ pub(super) async fn register(State(api): State<Arc<Api>>, Id(id): Id, request: R
     let device = draft.parse(&api.state.catalogue.now().default_locale)?;
     let put = api.state.store.put_device(device).await?;
     let status = if put.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(DeviceRegistered { id, created: put.created, revived: put.revived })).into_response())
+    let moved_from = put.moved_from.map(String::from);
+    Ok((status, Json(DeviceRegistered { id, created: put.created, revived: put.revived, moved_from })).into_response())
 }
 
 /// Replace what a device follows and mutes.

@@ -11,6 +11,7 @@ mod ceiling;
 mod devices;
 mod events;
 mod explain;
+mod export;
 mod fanouts;
 mod guard;
 mod import;
@@ -93,6 +94,9 @@ pub struct Limits {
 /// Imports at once: each may hold a batch of rows in memory and a writer of the database busy.
 const MAX_IMPORTS: u32 = 2;
 
+/// Exports at once: each holds a page of devices in memory.
+const MAX_EXPORTS: u32 = 2;
+
 /// Long polls at once: each reads its fan-out again about once a second.
 const MAX_POLLS: u32 = 500;
 
@@ -102,6 +106,7 @@ struct Api {
     gate: Gate,
     polls: Gate,
     imports: Gate,
+    exports: Gate,
     quota: Quota,
     backlog: Backlog,
 }
@@ -113,6 +118,7 @@ pub fn router(state: State) -> Router {
         gate: Gate::new(max_in_flight),
         polls: Gate::new(MAX_POLLS),
         imports: Gate::new(MAX_IMPORTS),
+        exports: Gate::new(MAX_EXPORTS),
         quota: Quota::new(requests_per_s_per_key),
         backlog: Backlog::new(max_backlog),
         state,
@@ -127,6 +133,7 @@ pub fn router(state: State) -> Router {
         .route_layer(open_to(&[Scope::Events, Scope::Ops]));
     let devices = Router::new()
         .route("/v1/devices/import", post(import::run))
+        .route("/v1/devices/export", get(export::run))
         .route("/v1/devices/{id}", put(devices::register).get(devices::show).delete(devices::delete))
         .route("/v1/devices/{id}/follows", put(devices::follow))
         .route_layer(open_to(&[Scope::Devices]));

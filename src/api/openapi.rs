@@ -14,7 +14,6 @@ use crate::domain::recipient::{DeviceState, Platform};
 use crate::inspect;
 use crate::wire;
 
-// The routes of the import's CSV and of the export belong into this list when they are served.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Fanfare", license(name = "Apache-2.0", identifier = "Apache-2.0")),
@@ -29,6 +28,7 @@ use crate::wire;
         super::devices::delete,
         super::devices::follow,
         super::import::run,
+        super::export::run,
         super::ceiling::show,
         show,
     ),

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use crate::domain::event::FieldError;
 use crate::door::gate::retry_after_s;
 use crate::store::StoreError;
-use crate::wire::{FieldProblem, Problem};
+use crate::wire::{FieldProblem, ImportAnswer, Problem};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $status:literal $code:literal $title:literal $retryable:literal,)+) => {
@@ -76,6 +76,12 @@ codes! {
     UnsupportedMediaType = 415 "unsupported_media_type" "The body is of a kind this call does not read" false,
     /// Fields are wrong; `errors` names each.
     Invalid = 422 "invalid" "Some fields are wrong" false,
+    /// Every line of an import was rejected; `import` has the account.
+    NothingImported = 422 "nothing_imported" "Every line was rejected" false,
+    /// An import without a device in it.
+    EmptyImport = 422 "empty_import" "There is nothing to import" false,
+    /// The body of an import is no file of its format; `import` says what it seems to be.
+    UnreadableFile = 422 "unreadable_file" "The file cannot be read as what it was sent as" false,
     /// The event's usefulness has passed.
     TooLate = 422 "too_late" "The event came too late to be useful" false,
     /// The key made more requests than its quota.
@@ -97,13 +103,14 @@ pub(super) struct Refusal {
     detail: String,
     retry_after_s: Option<u64>,
     errors: Vec<FieldProblem>,
+    import: Option<Box<ImportAnswer>>,
 }
 
 impl Refusal {
     /// With a `Retry-After` of 1 to 3 s when overload or an outage is the reason.
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = (code.status() == 503).then(retry_after_s);
-        Self { code, detail: detail.into(), retry_after_s, errors: Vec::new() }
+        Self { code, detail: detail.into(), retry_after_s, errors: Vec::new(), import: None }
     }
 
     /// Fields are at fault.
@@ -128,6 +135,12 @@ impl Refusal {
     /// When to come back.
     pub(super) fn retry_after_s(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// What an import had done by then.
+    pub(super) fn import(mut self, answer: ImportAnswer) -> Self {
+        self.import = Some(Box::new(answer));
         self
     }
 
@@ -160,7 +173,7 @@ impl From<StoreError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Self { code, detail, retry_after_s, errors } = self;
+        let Self { code, detail, retry_after_s, errors, import } = self;
         let problem = Problem {
             kind: "about:blank".to_owned(),
             title: code.title().to_owned(),
@@ -170,6 +183,7 @@ impl IntoResponse for Refusal {
             retryable: code.retryable(),
             retry_after_s,
             errors,
+            import,
         };
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(problem)).into_response();

@@ -35,3 +35,21 @@ pub(super) fn number(
     let wanted = format!("must be a whole number from {} to {}", range.start(), range.end());
     number.map(Some).ok_or_else(|| Refusal::field(name, wanted))
 }
+
+/// `true` or `false`; absent is false.
+pub(super) fn flag(name: &str, value: Option<String>) -> Result<bool, Refusal> {
+    let known = |word: &str| word.parse::<bool>().ok();
+    Ok(one_of(name, value, &["true", "false"], known)?.unwrap_or(false))
+}
+
+/// One of a few words.
+pub(super) fn one_of<T>(
+    name: &str,
+    value: Option<String>,
+    words: &[&str],
+    known: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Refusal> {
+    let Some(value) = value else { return Ok(None) };
+    let refused = || Refusal::field(name, format!("must be one of {}", words.join(", ")));
+    known(&value).map(Some).ok_or_else(refused)
+}

@@ -59,6 +59,18 @@ impl Failure {
             Self::Config(_) => 78,
         }
     }
+
+    /// The same with more to say.
+    fn and(mut self, more: &str) -> Self {
+        match &mut self {
+            Self::Runtime(text)
+            | Self::Usage(text)
+            | Self::Unavailable(text)
+            | Self::Paused(text)
+            | Self::Config(text) => text.push_str(more),
+        }
+        self
+    }
 }
 
 impl From<ConfigError> for Failure {
@@ -138,7 +150,7 @@ enum Command {
     /// List, show, explain and cancel fan-outs of a running service.
     #[command(subcommand)]
     Fanout(fanout::FanoutCommand),
-    /// Import and look at devices of a running service.
+    /// Import, export and look at devices of a running service.
     #[command(subcommand)]
     Devices(devices::DevicesCommand),
     #[command(after_help = KEY)]

@@ -116,6 +116,7 @@ mod tests {
             code: "invalid".into(),
             retryable: true,
             retry_after_s: Some(2),
+            import: None,
             errors: vec![FieldProblem { field: "/type".into(), problem: "\u{1b}[31mbad".into() }],
         }))
     }

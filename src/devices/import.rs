@@ -1,22 +1,19 @@
 //! Owns the import of many devices: lines in, batches to the store, a reason for each line that was not taken.
 //! Must never know: where the bytes come from.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::fault;
-use super::follows::FollowsDraft;
-use super::lines::{Line, Lines, MAX_LINE_BYTES};
-use super::register::DeviceDraft;
-use crate::domain::catalogue::Catalogue;
-use crate::domain::event::FieldError;
-use crate::domain::ids::DeviceId;
-use crate::domain::recipient::{Address, Device, Follows};
-use crate::store::{ImportRow, Store, StoreError};
-use crate::wire::{self, ImportAnswer, ImportLine, ReadError, Reject};
+use tokio::task::JoinHandle;
 
-/// Rejected lines that are told one by one; more are only counted.
-pub const MAX_REJECTS_SHOWN: usize = 1000;
+use super::lines::{Line, Lines};
+use super::row::{Found, Reader, Refused};
+use crate::domain::catalogue::Catalogue;
+use crate::domain::ids::DeviceId;
+use crate::domain::recipient::Address;
+use crate::store::{ImportRow, Imported, Store, StoreError};
+use crate::wire::{Format, ImportAnswer};
 
 /// Rows of one batch, one transaction.
 const BATCH_ROWS: usize = 1000;
@@ -25,151 +22,223 @@ const BATCH_BYTES: usize = 1024 * 1024;
 
 /// The store failed in the middle.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("stopped after line {kept_through}: {error}")]
+#[error("stopped after line {}: {error}", .so_far.kept_through)]
 pub struct Stopped {
-    /// Lines up to and with this one are dealt with; sending them again changes nothing.
-    pub kept_through: u64,
+    /// What was done before.
+    pub so_far: Box<ImportAnswer>,
     /// Why.
     pub error: StoreError,
 }
 
-/// One import in progress. Memory: one line and one batch.
+/// How an import went as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// At least one line was kept; or there was none, and the file says that there should be none.
+    Kept,
+    /// There were lines, and all of them were rejected.
+    NothingKept,
+    /// There was no line with a device.
+    Empty,
+    /// It is no file of this format; what comes after the line that told was not read.
+    Unreadable,
+}
+
+/// One import in progress. Memory: one line, the batch that is filled and the one that is written meanwhile.
 pub struct Import {
     store: Arc<dyn Store>,
     catalogue: Arc<Catalogue>,
+    revive: bool,
     lines: Lines,
+    reader: Reader,
     batch: Batch,
-    kept_through: u64,
+    writing: Option<Writing>,
     answer: ImportAnswer,
+    end_seen: bool,
+    unreadable: bool,
 }
 
+/// A batch on its way into the store: the next one is read meanwhile, which is nearly half of the work.
+struct Writing {
+    task: JoinHandle<Result<Imported, StoreError>>,
+    last_line: u64,
+    /// The last line about a device, and an earlier one.
+    repeats: Vec<(u64, u64)>,
+}
+
+/// Rows to be written at once. Each device and each address is in it once: which of two came last would be lost.
 #[derive(Default)]
 struct Batch {
     rows: Vec<ImportRow>,
     bytes: usize,
     last_line: u64,
-    ids: HashSet<DeviceId>,
-    addresses: HashSet<Address>,
+    by_id: HashMap<DeviceId, usize>,
+    by_address: HashMap<Address, usize>,
+    /// Earlier lines of a row that said the same device at the same address.
+    earlier: Vec<(usize, u64)>,
 }
 
 impl Batch {
     fn full(&self) -> bool {
-        self.rows.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES
+        self.rows.len() + self.earlier.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
 
-    /// A batch is written at once, so which of two lines about one device or token comes last would be lost.
-    fn knows(&self, device: &Device) -> bool {
-        self.ids.contains(&device.id) || self.addresses.contains(&device.address)
-    }
-
-    fn push(&mut self, row: ImportRow, bytes: usize) {
-        self.ids.insert(row.device.id.clone());
-        self.addresses.insert(row.device.address.clone());
-        self.bytes += bytes;
-        self.rows.push(row);
+    /// Takes a row if the batch has neither its device nor its address. A later line about a device at the same address
+    /// replaces the earlier one: files made by a join have many of them in a row. Gives back a row it does not take.
+    fn push(&mut self, row: ImportRow) -> Option<ImportRow> {
+        match (self.by_id.get(row.id()), self.by_address.get(&row.device.address)) {
+            (None, None) => {
+                self.by_id.insert(row.id().clone(), self.rows.len());
+                self.by_address.insert(row.device.address.clone(), self.rows.len());
+                self.rows.push(row);
+                None
+            }
+            (Some(same), Some(place)) if same == place && self.rows[*same].state == row.state => {
+                let at = *same;
+                let replaced = std::mem::replace(&mut self.rows[at], row);
+                self.earlier.push((at, replaced.line));
+                if self.rows[at].follows.is_none() {
+                    self.rows[at].follows = replaced.follows;
+                }
+                None
+            }
+            _ => Some(row),
+        }
     }
 }
 
 impl Import {
-    /// An import into `store`.
+    /// An import into `store`; with `revive` a line also wakes a device that is tombstoned or suspended.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, catalogue: Arc<Catalogue>) -> Self {
-        let answer = ImportAnswer::default();
-        Self { store, catalogue, lines: Lines::default(), batch: Batch::default(), kept_through: 0, answer }
+    pub fn new(store: Arc<dyn Store>, catalogue: Arc<Catalogue>, format: Format, revive: bool) -> Self {
+        Self {
+            store,
+            catalogue,
+            revive,
+            lines: Lines::default(),
+            reader: Reader::new(format),
+            batch: Batch::default(),
+            writing: None,
+            answer: ImportAnswer::default(),
+            end_seen: false,
+            unreadable: false,
+        }
     }
 
-    /// Takes the next bytes, cut anywhere. Returns once what became a full batch is committed, so a fast sender waits.
+    /// Takes the next bytes, cut anywhere. Returns once all but the last full batch are committed, so a fast sender waits.
+    /// After a `Break` nothing more need be fed.
     ///
     /// # Errors
     /// [`Stopped`] when the store failed.
-    pub async fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Stopped> {
-        while let Some(line) = self.lines.next(&mut bytes) {
+    pub async fn feed(&mut self, mut bytes: &[u8]) -> Result<ControlFlow<()>, Stopped> {
+        while !self.unreadable
+            && let Some(line) = self.lines.next(&mut bytes)
+        {
             self.take(line).await?;
         }
-        Ok(())
+        Ok(if self.unreadable { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     /// Writes what is left.
     ///
     /// # Errors
     /// [`Stopped`] when the store failed.
-    pub async fn finish(mut self) -> Result<ImportAnswer, Stopped> {
-        if let Some(line) = self.lines.finish() {
+    pub async fn finish(mut self) -> Result<(ImportAnswer, Verdict), Stopped> {
+        if !self.unreadable
+            && let Some(line) = self.lines.finish()
+        {
             self.take(line).await?;
         }
         self.write().await?;
+        self.written().await?;
+        self.answer.kept_through = self.answer.kept_through.max(self.lines.ended());
+        let verdict = self.verdict();
+        Ok((self.told(), verdict))
+    }
+
+    /// What was done so far, when its sender is lost.
+    pub async fn so_far(mut self) -> ImportAnswer {
+        match self.written().await {
+            Ok(()) => self.told(),
+            Err(stopped) => *stopped.so_far,
+        }
+    }
+
+    fn told(mut self) -> ImportAnswer {
         self.answer.rejected.sort_by_key(|reject| reject.line);
-        Ok(self.answer)
+        self.answer.ignored_columns = self.reader.ignored_columns().to_vec();
+        self.answer
+    }
+
+    fn verdict(&self) -> Verdict {
+        let ImportAnswer { imported, updated, rejected_total, .. } = self.answer;
+        match (imported + updated, rejected_total) {
+            _ if self.unreadable => Verdict::Unreadable,
+            (0, 0) if !self.end_seen => Verdict::Empty,
+            (0, 1..) => Verdict::NothingKept,
+            _ => Verdict::Kept,
+        }
     }
 
     async fn take(&mut self, line: Line) -> Result<(), Stopped> {
-        let no = line.no;
-        match row(&line, &self.catalogue) {
-            Ok(row) => {
-                if self.batch.knows(&row.device) {
+        match self.reader.read(&line, &self.catalogue) {
+            Ok(Found::Device(row)) => {
+                if let Some(row) = self.batch.push(*row) {
                     self.write().await?;
+                    // The batch is empty now, so there is nothing it could collide with.
+                    self.batch.push(row);
                 }
-                self.batch.push(row, line.text.map_or(0, |text| text.len()));
+                self.batch.bytes += line.text.len();
             }
-            Err((code, reason)) => self.reject(no, code, reason),
+            Ok(Found::End) => self.end_seen = true,
+            Ok(Found::Nothing) => {}
+            Err(Refused { code, reason, whole_file }) => {
+                self.unreadable |= whole_file;
+                self.answer.reject(line.no, code, reason);
+            }
         }
-        self.batch.last_line = no;
+        self.batch.last_line = line.no;
         if self.batch.full() { self.write().await } else { Ok(()) }
     }
 
+    /// Hands the batch to the store, once the one before is written.
     async fn write(&mut self) -> Result<(), Stopped> {
-        let Batch { rows, last_line, .. } = std::mem::take(&mut self.batch);
-        if !rows.is_empty() {
-            let kept_through = self.kept_through;
-            let done = self.store.import(rows).await.map_err(|error| Stopped { kept_through, error })?;
-            self.answer.imported += done.imported;
-            self.answer.updated += done.updated;
-            for reject in done.rejected {
-                self.reject(reject.line, reject.code, reject.reason);
-            }
+        self.written().await?;
+        let Batch { rows, last_line, earlier, .. } = std::mem::take(&mut self.batch);
+        if rows.is_empty() {
+            self.answer.kept_through = self.answer.kept_through.max(last_line);
+            return Ok(());
         }
-        self.kept_through = self.kept_through.max(last_line);
+        let repeats = earlier.into_iter().map(|(at, line)| (rows[at].line, line)).collect();
+        let (store, revive) = (Arc::clone(&self.store), self.revive);
+        let task = tokio::spawn(async move { store.import(rows, revive).await });
+        self.writing = Some(Writing { task, last_line, repeats });
         Ok(())
     }
 
-    fn reject(&mut self, line: u64, code: &str, reason: String) {
-        self.answer.rejected_total += 1;
-        if self.answer.rejected.len() < MAX_REJECTS_SHOWN {
-            self.answer.rejected.push(Reject { line, code: code.to_owned(), reason });
+    /// Waits for the batch that is being written.
+    async fn written(&mut self) -> Result<(), Stopped> {
+        let Some(Writing { task, last_line, repeats }) = self.writing.take() else { return Ok(()) };
+        let done = task.await.unwrap_or_else(|end| Err(StoreError::Statement(format!("an import ended early: {end}"))));
+        match done {
+            Ok(done) => self.count(done, &repeats),
+            Err(error) => return Err(Stopped { so_far: Box::new(std::mem::take(&mut self.answer)), error }),
+        }
+        self.answer.kept_through = self.answer.kept_through.max(last_line);
+        Ok(())
+    }
+
+    /// Counts as if the lines had come one by one.
+    fn count(&mut self, done: Imported, repeats: &[(u64, u64)]) {
+        self.answer.imported += done.imported;
+        self.answer.updated += done.updated + repeats.len() as u64;
+        self.answer.moved += done.moved;
+        self.answer.revived += done.revived;
+        for reject in done.rejected {
+            for (_, line) in repeats.iter().filter(|(last, _)| *last == reject.line) {
+                self.answer.updated -= 1;
+                self.answer.reject(*line, reject.code, reject.reason.clone());
+            }
+            self.answer.reject(reject.line, reject.code, reject.reason);
         }
     }
-}
-
-fn row(line: &Line, catalogue: &Catalogue) -> Result<ImportRow, (&'static str, String)> {
-    let too_long = || ("line_too_long", format!("a line has at most {MAX_LINE_BYTES} bytes"));
-    let text = line.text.as_deref().ok_or_else(too_long)?;
-    let read: ImportLine = wire::read(text).map_err(|fault| match fault {
-        ReadError::Syntax { reason, column, .. } => ("bad_json", format!("{reason} at column {column}")),
-        ReadError::Field(found) => ("invalid", format!("{}: {}", found.field, found.problem)),
-    })?;
-    check(&read, catalogue).map(|(device, follows)| ImportRow { line: line.no, device, follows }).map_err(|faults| {
-        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        ("invalid", told.join("; "))
-    })
-}
-
-fn check(read: &ImportLine, catalogue: &Catalogue) -> Result<(Device, Option<Follows>), Vec<FieldError>> {
-    let draft = DeviceDraft {
-        id: &read.id,
-        user_id: &read.user_id,
-        token: read.token.as_deref(),
-        fid: read.fid.as_deref(),
-        platform: &read.platform,
-        locale: read.locale.as_deref(),
-    };
-    let device = draft.parse(&catalogue.default_locale)?;
-    let muted = read.muted.as_deref().unwrap_or_default();
-    let follows = match &read.follows {
-        Some(follows) => Some(FollowsDraft { follows, muted }.parse(catalogue)?),
-        None if read.muted.is_some() => {
-            return Err(vec![fault("/muted", "is part of the set of follows: give `follows` beside it")]);
-        }
-        None => None,
-    };
-    Ok((device, follows))
 }

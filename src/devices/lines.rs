@@ -4,21 +4,28 @@
 /// Longest line, bytes: a device with the longest token and its follows fits many times over.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
+/// What is kept of a longer one: enough to tell what kind of file it is.
+const PREFIX_BYTES: usize = 256;
+
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     /// From 1.
     pub no: u64,
-    /// Without its end; `None` when it was longer than [`MAX_LINE_BYTES`].
-    pub text: Option<Vec<u8>>,
+    /// Without its end; only the beginning when it was longer than [`MAX_LINE_BYTES`].
+    pub text: Vec<u8>,
+    /// Whether it was.
+    pub too_long: bool,
 }
 
-/// Splits bytes into lines. Lines end with LF or CR LF, the last one may end with nothing; blank ones are counted and
-/// left out, as is a byte order mark.
+/// Splits bytes into lines. Lines end with LF, CR LF or CR, the last one may end with nothing; blank ones are counted
+/// and left out, as is a byte order mark.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     begun: Vec<u8>,
     too_long: bool,
+    /// The last line ended with CR: an LF next belongs to it.
+    after_cr: bool,
     no: u64,
 }
 
@@ -27,11 +34,16 @@ impl Lines {
     /// next one is kept.
     pub(super) fn next(&mut self, input: &mut &[u8]) -> Option<Line> {
         while !input.is_empty() {
-            let end = input.iter().position(|b| *b == b'\n');
+            if std::mem::take(&mut self.after_cr) && input[0] == b'\n' {
+                *input = &input[1..];
+                continue;
+            }
+            let end = input.iter().position(|b| matches!(b, b'\n' | b'\r'));
             self.keep(&input[..end.unwrap_or(input.len())]);
+            self.after_cr = end.is_some_and(|at| input[at] == b'\r');
             *input = &input[end.map_or(input.len(), |at| at + 1)..];
             if end.is_some()
-                && let Some(line) = self.finish()
+                && let Some(line) = self.cut()
             {
                 return Some(line);
             }
@@ -39,29 +51,38 @@ impl Lines {
         None
     }
 
+    /// Lines that have ended.
+    pub(super) fn ended(&self) -> u64 {
+        self.no
+    }
+
     fn keep(&mut self, part: &[u8]) {
-        if self.begun.len() + part.len() > MAX_LINE_BYTES {
-            self.too_long = true;
+        let room = (MAX_LINE_BYTES + 1).saturating_sub(self.begun.len());
+        if !self.too_long {
+            self.begun.extend_from_slice(&part[..part.len().min(room)]);
         }
-        if self.too_long {
-            self.begun.clear();
-        } else {
-            self.begun.extend_from_slice(part);
+        if self.begun.len() > MAX_LINE_BYTES {
+            self.too_long = true;
+            self.begun.truncate(PREFIX_BYTES);
+            self.begun.shrink_to_fit();
         }
     }
 
-    /// Ends the line that was begun; `None` when it is blank. Called once more when the input has ended.
+    /// The line that was begun and not ended, once the input has ended.
     pub(super) fn finish(&mut self) -> Option<Line> {
+        if self.begun.is_empty() { None } else { self.cut() }
+    }
+
+    /// Ends the line that was begun; `None` when it is blank.
+    fn cut(&mut self) -> Option<Line> {
         self.no += 1;
         let mut text = std::mem::take(&mut self.begun);
-        if std::mem::take(&mut self.too_long) {
-            return Some(Line { no: self.no, text: None });
-        }
+        let too_long = std::mem::take(&mut self.too_long);
         if self.no == 1 && text.starts_with(b"\xEF\xBB\xBF") {
             text.drain(..3);
         }
         let blank = text.iter().all(u8::is_ascii_whitespace);
-        (!blank).then_some(Line { no: self.no, text: Some(text) })
+        (too_long || !blank).then_some(Line { no: self.no, text, too_long })
     }
 }
 
@@ -78,8 +99,8 @@ mod tests {
             found.extend(std::iter::from_fn(|| lines.next(&mut input)));
         }
         found.extend(lines.finish());
-        let text = |t: Vec<u8>| String::from_utf8(t).unwrap().trim_end().to_owned();
-        found.into_iter().map(|line| (line.no, line.text.map(text))).collect()
+        let text = |line: Line| (!line.too_long).then(|| String::from_utf8(line.text).unwrap().trim_end().to_owned());
+        found.into_iter().map(|line| (line.no, text(line))).collect()
     }
 
     #[test]
@@ -89,6 +110,7 @@ mod tests {
         assert_eq!(found, [(1, text("one")), (4, text("four")), (5, text("five"))]);
         assert_eq!(split(&[b""]), []);
         assert_eq!(split(&[b"one\n"]).len(), 1);
+        assert_eq!(split(&[b"old\rMac\r\r", b"\nfour"]), [(1, text("old")), (2, text("Mac")), (4, text("four"))]);
     }
 
     #[test]
@@ -99,8 +121,9 @@ mod tests {
             assert!(lines.begun.capacity() <= 2 * MAX_LINE_BYTES, "{}", lines.begun.capacity());
         }
         let mut rest = b"\nnext\n".as_slice();
-        assert_eq!(lines.next(&mut rest), Some(Line { no: 1, text: None }));
-        assert_eq!(lines.next(&mut rest), Some(Line { no: 2, text: Some(b"next".to_vec()) }));
+        let prefix = vec![b'x'; PREFIX_BYTES];
+        assert_eq!(lines.next(&mut rest), Some(Line { no: 1, text: prefix, too_long: true }));
+        assert_eq!(lines.next(&mut rest), Some(Line { no: 2, text: b"next".to_vec(), too_long: false }));
     }
 
     #[test]

@@ -132,6 +132,14 @@ pub struct Follows {
     pub muted: KindMask,
 }
 
+impl Follows {
+    /// What a page of followers sees of a subject whose types `wanted` are followed: mutes and death are folded in.
+    #[must_use]
+    pub fn kinds(&self, wanted: KindMask, state: DeviceState) -> KindMask {
+        if state == DeviceState::Live { wanted.without(self.muted) } else { KindMask::NONE }
+    }
+}
+
 /// A set of event types, one bit per type as numbered in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 pub struct KindMask(pub i64);

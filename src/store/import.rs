@@ -1,52 +1,151 @@
-//! Owns what both databases decide alike about a batch of an import: which of its rows count, and how one is refused.
+//! Owns what both databases decide alike about a batch of an import: which rows are taken, what each means for the
+//! devices that are there, and how one is refused.
 //! Must never know: SQL, or the format of the input.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use super::{ImportReject, ImportRow, StoreError};
-use crate::domain::recipient::DeviceState;
+use super::{ImportReject, ImportRow, Imported, StoreError};
+use crate::domain::recipient::{Address, DeviceState};
 
 /// Rows of one batch: one transaction must not hold locks, or the writer, for long.
 const MAX_ROWS: usize = 1_000;
 
-/// The last row of each id and of each address, in the order of the lines.
-///
-/// # Errors
-/// [`StoreError::Statement`] when the batch is too large.
-pub(crate) fn latest(rows: &[ImportRow]) -> Result<Vec<&ImportRow>, StoreError> {
-    if rows.len() > MAX_ROWS {
-        return Err(StoreError::Statement(format!("import: at most {MAX_ROWS} rows a batch")));
-    }
-    let (mut ids, mut addresses) = (HashSet::new(), HashSet::new());
-    let mut latest = Vec::with_capacity(rows.len());
-    for row in rows.iter().rev() {
-        if !ids.contains(row.id()) && !addresses.contains(&row.device.address) {
-            ids.insert(row.id());
-            addresses.insert(&row.device.address);
-            latest.push(row);
-        }
-    }
-    latest.reverse();
-    Ok(latest)
+/// What is stored of a device that has an id or an address of the batch.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) key: i64,
+    pub(crate) id: String,
+    /// `None` when it does not parse: it is nobody's rival then, and may be written over.
+    pub(crate) address: Option<Address>,
+    /// `None` when this build does not know it.
+    pub(crate) state: Option<DeviceState>,
 }
 
-/// The answer to a row whose device is there already, if it is not taken: the device was judged, or it cannot be told
-/// (`None`) whether it was, which must not stop the rest of the batch.
-pub(crate) fn refusal(row: &ImportRow, state: Option<DeviceState>) -> Option<ImportReject> {
-    let (code, is) = match state {
-        Some(DeviceState::Live) => return None,
-        Some(state) => (state.as_str(), state.as_str()),
-        None => ("unreadable", "in a state this version does not know"),
-    };
-    let reason = format!("device {} is {is}: the app must register it again, an import does not revive it", row.id());
-    Some(ImportReject { line: row.line, code, reason })
+/// A row to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Taken<'a> {
+    pub(crate) row: &'a ImportRow,
+    /// What is there of its device.
+    pub(crate) held: Option<&'a Held>,
+    /// The state it has afterwards.
+    pub(crate) state: DeviceState,
+}
+
+impl Taken<'_> {
+    /// The device is there and has another address: it must let go of that one before any is written, for two devices
+    /// may change places.
+    pub(crate) fn lets_go(&self) -> Option<i64> {
+        self.held.filter(|held| held.address.as_ref() != Some(&self.row.device.address)).map(|held| held.key)
+    }
+
+    /// The device was dead and will be live.
+    pub(crate) fn revives(&self) -> bool {
+        self.state == DeviceState::Live && self.held.is_some_and(|held| held.state != Some(DeviceState::Live))
+    }
+}
+
+/// What is to be done with a batch.
+#[derive(Debug, Clone)]
+pub(crate) struct Decision<'a> {
+    pub(crate) taken: Vec<Taken<'a>>,
+    /// Devices outside the batch whose address goes to a device of the batch: they are gone then.
+    pub(crate) rivals: Vec<i64>,
+    /// The answer, once it is written.
+    pub(crate) answer: Imported,
+}
+
+/// Decides about a batch, by what is stored.
+///
+/// # Errors
+/// [`StoreError::Statement`] when the batch is too large or names an id or an address twice.
+pub(crate) fn decide<'a>(rows: &'a [ImportRow], held: &'a [Held], revive: bool) -> Result<Decision<'a>, StoreError> {
+    check(rows)?;
+    let by_id: HashMap<&str, &Held> = held.iter().map(|held| (held.id.as_str(), held)).collect();
+    let owners: HashMap<&Address, &Held> =
+        held.iter().filter_map(|held| Some((held.address.as_ref()?, held))).collect();
+    let mut decision =
+        Decision { taken: Vec::with_capacity(rows.len()), rivals: Vec::new(), answer: Imported::default() };
+    for row in rows {
+        let held = by_id.get(row.id().as_str()).copied();
+        let other = owners.get(&row.device.address).filter(|owner| owner.id != row.id().as_str());
+        match state_after(row, held, other.is_some(), revive) {
+            Ok(state) => decision.taken.push(Taken { row, held, state }),
+            Err((code, reason)) => decision.answer.rejected.push(ImportReject { line: row.line, code, reason }),
+        }
+    }
+    decision.count(&owners);
+    Ok(decision)
+}
+
+impl Decision<'_> {
+    fn count(&mut self, owners: &HashMap<&Address, &Held>) {
+        let lines: HashMap<&str, u64> =
+            self.taken.iter().map(|taken| (taken.row.id().as_str(), taken.row.line)).collect();
+        for taken in &self.taken {
+            *(if taken.held.is_some() { &mut self.answer.updated } else { &mut self.answer.imported }) += 1;
+            self.answer.revived += u64::from(taken.revives());
+            let own = taken.row.id().as_str();
+            let Some(owner) = owners.get(&taken.row.device.address).filter(|owner| owner.id != own) else { continue };
+            match lines.get(owner.id.as_str()) {
+                // An earlier line gave the owner another address: this one was free by then.
+                Some(line) if *line < taken.row.line => {}
+                Some(_) => self.answer.moved += 1,
+                None => {
+                    self.answer.moved += 1;
+                    self.rivals.push(owner.key);
+                }
+            }
+        }
+    }
+}
+
+/// The state a row's device has once it is written, or why it is not.
+fn state_after(
+    row: &ImportRow,
+    held: Option<&Held>,
+    taken_by_other: bool,
+    revive: bool,
+) -> Result<DeviceState, (&'static str, String)> {
+    let said = row.state.unwrap_or(DeviceState::Live);
+    let id = row.id();
+    if said != DeviceState::Live && taken_by_other {
+        return Err(("live_here", format!("device {id} is {said} in the file, but another device has its token here")));
+    }
+    let Some(held) = held else { return Ok(said) };
+    match held.state {
+        None => Err(("unreadable", format!("device {id} is in a state this version does not know: register it again"))),
+        Some(DeviceState::Live) if said != DeviceState::Live => {
+            Err(("live_here", format!("device {id} is {said} in the file, but live here: it has registered since")))
+        }
+        Some(DeviceState::Live) => Ok(DeviceState::Live),
+        Some(dead) if said != DeviceState::Live => Ok(dead),
+        Some(_) if revive => Ok(DeviceState::Live),
+        Some(dead) => {
+            let wakes = "its app wakes it by registering again; an import does so only when asked to `revive`";
+            Err((dead.as_str(), format!("device {id} is {dead}: {wakes}")))
+        }
+    }
+}
+
+fn check(rows: &[ImportRow]) -> Result<(), StoreError> {
+    let refuse = |what: &str| Err(StoreError::Statement(format!("import: {what}")));
+    if rows.len() > MAX_ROWS {
+        return refuse("too many rows in a batch");
+    }
+    let ids: HashSet<_> = rows.iter().map(ImportRow::id).collect();
+    let addresses: HashSet<_> = rows.iter().map(|row| &row.device.address).collect();
+    if ids.len() < rows.len() || addresses.len() < rows.len() {
+        return refuse("an id or an address twice in a batch");
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::ids::{DeviceId, UserId};
-    use crate::domain::recipient::{Address, Device, Locale, Platform};
+    use crate::domain::recipient::DeviceState::{Live, Suspended, Tombstoned};
+    use crate::domain::recipient::{Device, Locale, Platform};
 
     fn row(line: u64, id: &str, token: &str) -> ImportRow {
         let device = Device {
@@ -56,20 +155,68 @@ mod tests {
             platform: Platform::Android,
             locale: Locale::default(),
         };
-        ImportRow { line, device, follows: None }
+        ImportRow { line, device, follows: None, state: None }
+    }
+
+    fn held(key: i64, id: &str, token: &str, state: Option<DeviceState>) -> Held {
+        Held { key, id: id.to_owned(), address: Some(Address::Token(token.to_owned())), state }
+    }
+
+    fn dead(row: ImportRow) -> ImportRow {
+        ImportRow { state: Some(Suspended), ..row }
     }
 
     #[test]
-    fn the_last_row_of_an_id_and_of_an_address_counts() {
-        let rows = [row(1, "a", "t1"), row(2, "b", "t2"), row(3, "a", "t3"), row(4, "c", "t2"), row(5, "d", "t5")];
-        let lines: Vec<u64> = latest(&rows).unwrap().iter().map(|row| row.line).collect();
-        assert_eq!(lines, [3, 4, 5]);
+    fn a_batch_that_is_too_large_or_repeats_itself_is_refused() {
+        let many: Vec<ImportRow> = (0..=MAX_ROWS).map(|i| row(1, &format!("d{i}"), &format!("t{i}"))).collect();
+        assert!(matches!(decide(&many, &[], false), Err(StoreError::Statement(_))));
+        assert!(decide(&many[1..], &[], false).is_ok());
+        for twice in [[row(1, "a", "t"), row(2, "a", "u")], [row(1, "a", "t"), row(2, "b", "t")]] {
+            assert!(matches!(decide(&twice, &[], false), Err(StoreError::Statement(_))));
+        }
     }
 
     #[test]
-    fn a_batch_that_is_too_large_is_refused() {
-        let rows = vec![row(1, "a", "t"); MAX_ROWS + 1];
-        assert!(matches!(latest(&rows), Err(StoreError::Statement(_))));
-        assert_eq!(latest(&rows[1..]).unwrap().len(), 1);
+    fn what_is_dead_stays_dead_unless_asked_for_and_what_lives_stays_alive() {
+        let stored = [
+            held(1, "live", "t1", Some(Live)),
+            held(2, "gone", "t2", Some(Tombstoned)),
+            held(3, "odd", "t3", None),
+            held(4, "owner", "t4", Some(Live)),
+        ];
+        for (row, revive, expected) in [
+            (row(1, "live", "t1"), false, Ok(Live)),
+            (dead(row(1, "live", "t1")), true, Err("live_here")),
+            (row(1, "gone", "t2"), false, Err("tombstoned")),
+            (row(1, "gone", "t2"), true, Ok(Live)),
+            (dead(row(1, "gone", "t2")), true, Ok(Tombstoned)),
+            (row(1, "odd", "t3"), true, Err("unreadable")),
+            (dead(row(1, "new", "t9")), false, Ok(Suspended)),
+            (dead(row(1, "new", "t4")), false, Err("live_here")),
+            (row(1, "new", "t9"), false, Ok(Live)),
+        ] {
+            let rows = [row];
+            let decided = decide(&rows, &stored, revive).unwrap();
+            let state = decided.taken.first().map(|taken| taken.state).ok_or_else(|| decided.answer.rejected[0].code);
+            assert_eq!(state, expected, "{rows:?}");
+            let revived = expected == Ok(Live) && rows[0].id().as_str() == "gone";
+            assert_eq!(decided.answer.revived, u64::from(revived));
+        }
+    }
+
+    #[test]
+    fn a_token_moves_from_whoever_has_it_by_then() {
+        let stored =
+            [held(1, "a", "ta", Some(Live)), held(2, "b", "tb", Some(Live)), held(3, "out", "to", Some(Tombstoned))];
+        // a and b change places: b still had its token when a took it, a had given up its own before b took it.
+        let rows = [row(1, "a", "tb"), row(2, "b", "ta"), row(3, "new", "to")];
+        let decided = decide(&rows, &stored, false).unwrap();
+        assert_eq!((decided.answer.imported, decided.answer.updated, decided.answer.moved), (1, 2, 2));
+        assert_eq!(decided.rivals, [3]);
+        assert_eq!(decided.taken.iter().filter_map(Taken::lets_go).collect::<Vec<_>>(), [1, 2]);
+        // A rejected line does not give its device another address.
+        let rows = [row(1, "out", "tx"), row(2, "new", "to")];
+        let decided = decide(&rows, &stored, false).unwrap();
+        assert_eq!((decided.answer.moved, decided.rivals), (1, vec![3]));
     }
 }

@@ -160,9 +160,13 @@ pub trait Store: Send + Sync + 'static {
     /// Replaces what a device follows; `false` when there is no such device.
     async fn put_follows(&self, id: DeviceId, follows: Follows) -> Result<bool, StoreError>;
 
-    /// Imports up to 1,000 devices with their follows in one transaction; a row neither revives a dead device
-    /// nor stops the batch. Later rows win over earlier ones of the same id or token.
-    async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError>;
+    /// Imports up to 1,000 devices with their follows in one transaction, each id and each address once. A row takes its
+    /// address over from whoever has it; one about a dead device is rejected unless `revive` is asked for, and one that
+    /// says its device is dead never touches a live one. No row stops the batch.
+    async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError>;
+
+    /// Devices with what they follow, in order of key.
+    async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError>;
 
     /// Waits for what was handed to the database, then closes it.
     async fn close(&self);

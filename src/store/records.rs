@@ -195,12 +195,14 @@ pub struct FanoutQuery {
 }
 
 /// What became of a registration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutDevice {
     /// It was not there before.
     pub created: bool,
     /// It was tombstoned or suspended and is live again.
     pub revived: bool,
+    /// The device that had its address before, which is gone.
+    pub moved_from: Option<DeviceId>,
 }
 
 /// A device with everything known of it.
@@ -220,6 +222,17 @@ pub struct DeviceView {
     pub registered_ms: i64,
 }
 
+/// One page of all devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DevicePage {
+    /// Exclusive lower bound.
+    pub after: DeviceKey,
+    /// Most rows.
+    pub limit: u32,
+    /// Only these.
+    pub state: Option<DeviceState>,
+}
+
 /// One device of an import.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImportRow {
@@ -229,6 +242,8 @@ pub struct ImportRow {
     pub device: Device,
     /// What it follows; `None` leaves that as it is.
     pub follows: Option<Follows>,
+    /// The state of a device that is not there yet, live when not given; one that is there keeps its own.
+    pub state: Option<DeviceState>,
 }
 
 /// What became of a batch of an import.
@@ -238,6 +253,10 @@ pub struct Imported {
     pub imported: u64,
     /// Devices that were there.
     pub updated: u64,
+    /// Of these two, those whose address another device had.
+    pub moved: u64,
+    /// Of the updated, those that were dead and are live again.
+    pub revived: u64,
     /// Lines that were not taken, with a code and a reason.
     pub rejected: Vec<ImportReject>,
 }

@@ -1,4 +1,4 @@
-//! Owns the shapes of registering, following and importing devices.
+//! Owns the shapes of registering and following.
 //! Must never know: what makes a device valid.
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,9 @@ pub struct DeviceRegistered {
     pub created: bool,
     /// It was tombstoned or suspended and is live again.
     pub revived: bool,
+    /// The device its token was taken over from; that one is gone, with what it followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_from: Option<String>,
 }
 
 /// `GET /v1/devices/{id}`. The token itself is never given back.
@@ -79,64 +82,4 @@ pub struct FollowsRequest {
     /// Event types never wanted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub muted: Vec<String>,
-}
-
-/// One line of `POST /v1/devices/import`: a device and what it follows, in one object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({
-    "id": "d1", "user_id": "u1", "token": "THE-REGISTRATION-TOKEN-OF-THE-APP", "platform": "ios", "locale": "pt-BR",
-    "follows": ["team:ars", "match:4711"], "muted": ["corner"]
-}))]
-pub struct ImportLine {
-    /// The caller's name for the device.
-    pub id: String,
-    /// Owner.
-    pub user_id: String,
-    /// Registration token; exactly one of `token` and `fid`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
-    /// Firebase installation id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fid: Option<String>,
-    /// `android`, `ios`, `web`.
-    pub platform: String,
-    /// `pt-BR`; the default is the catalogue's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locale: Option<String>,
-    /// The whole set of what it follows; absent leaves that as it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub follows: Option<Vec<FollowEntry>>,
-    /// Event types never wanted; part of the set, so it needs `follows` beside it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub muted: Option<Vec<String>>,
-}
-
-/// Answer to an import.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "imported": 2, "updated": 1, "rejected_total": 1,
-    "rejected": [{"line": 4, "code": "invalid", "reason": "/token: is missing"}]
-}))]
-pub struct ImportAnswer {
-    /// New devices.
-    pub imported: u64,
-    /// Devices that were there.
-    pub updated: u64,
-    /// The first rejected lines, at most 1,000.
-    pub rejected: Vec<Reject>,
-    /// All rejected lines.
-    pub rejected_total: u64,
-}
-
-/// A rejected line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({"line": 4, "code": "invalid", "reason": "/token: is missing"}))]
-pub struct Reject {
-    /// From 1.
-    pub line: u64,
-    /// Stable.
-    pub code: String,
-    /// For people.
-    pub reason: String,
 }

@@ -1,6 +1,7 @@
 //! Owns the JSON of the API: its shapes, as sent and received by server and client alike, and how JSON is read.
 //! Must never know: what the values mean; the rooms behind check them, the domain gives them meaning.
 
+mod bulk;
 mod device;
 mod event;
 mod explain;
@@ -10,7 +11,8 @@ mod problem;
 mod read;
 mod time;
 
-pub use device::{DeviceAnswer, DeviceRegistered, DeviceRequest, FollowsRequest, ImportAnswer, ImportLine, Reject};
+pub use bulk::{Format, ImportAnswer, ImportLine, MAX_REJECTS_SHOWN, Reject};
+pub use device::{DeviceAnswer, DeviceRegistered, DeviceRequest, FollowsRequest};
 pub use event::{EventAccepted, EventRequest};
 pub use explain::{ExplainedDevice, Explanation};
 pub use fanout::{CeilingAnswer, Fanout, FanoutCeiling, FanoutList};

@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::ImportAnswer;
+
 /// RFC 9457 problem, `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
@@ -31,6 +33,9 @@ pub struct Problem {
     /// Faults by field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
+    /// What an import had done when it was refused or stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<Box<ImportAnswer>>,
 }
 
 /// One field at fault.

@@ -433,6 +433,7 @@ async fn a_key_does_what_its_scopes_say() {
             ("devices", "DELETE", "/v1/devices/d"),
             ("devices", "PUT", "/v1/devices/d/follows"),
             ("devices", "POST", "/v1/devices/import"),
+            ("devices", "GET", "/v1/devices/export"),
             ("ops", "GET", "/v1/ceiling"),
         ];
         for (scopes, method, path) in calls {

@@ -7,6 +7,7 @@
 mod harness;
 
 mod api;
+mod bulk;
 mod cancel;
 mod ceiling;
 mod cli;

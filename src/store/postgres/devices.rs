@@ -72,7 +72,7 @@ struct Held {
 }
 
 #[derive(Debug, FromRow)]
-struct DeviceRow {
+pub(super) struct DeviceRow {
     device_key: i64,
     id: String,
     user_id: String,
@@ -87,7 +87,7 @@ struct DeviceRow {
 }
 
 impl DeviceRow {
-    fn view(self, subjects: Vec<(String, i64)>) -> Result<DeviceView, Fault> {
+    pub(super) fn view(self, subjects: Vec<(String, i64)>) -> Result<DeviceView, Fault> {
         let device = Device {
             id: DeviceId::parse(&self.id)?,
             user: UserId::parse(&self.user_id)?,
@@ -116,12 +116,13 @@ pub(super) async fn put(conn: &mut PgConnection, device: &Device) -> Result<PutD
     }
     let own = own.first();
     write(&mut tx, if own.is_some() { UPDATE } else { INSERT }, device).await?;
+    let moved_from = others.first().map(|held| DeviceId::parse(&held.id)).transpose()?;
     let revived = own.is_some_and(|own| own.state != DeviceState::Live.code());
     if let Some(own) = own.filter(|_| revived) {
         sqlx::query(REVIVE).bind(own.device_key).execute(&mut *tx).await?;
     }
     tx.commit().await?;
-    Ok(PutDevice { created: own.is_none(), revived })
+    Ok(PutDevice { created: own.is_none(), revived, moved_from })
 }
 
 async fn rivals(tx: &mut Transaction<'_, Postgres>, device: &Device) -> Result<Vec<Held>, Fault> {

@@ -1,15 +1,15 @@
 //! Owns the import of a batch of devices in a fixed number of statements.
 //! Must never know: the format of the input.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::devices::remove;
 use super::fault::Fault;
 use super::rows::{address, columns};
-use crate::domain::recipient::{Address, DeviceState};
-use crate::store::import::{latest, refusal};
+use crate::domain::recipient::DeviceState;
+use crate::store::import::{Decision, Held, Taken, decide};
 use crate::store::{ImportRow, Imported};
 
 pub(super) const LOCK: &str = "
@@ -19,26 +19,30 @@ WHERE id = ANY ($1) OR token = ANY ($2) OR fid = ANY ($3) ORDER BY device_key FO
 /// Devices of the batch that change their address let go of the old one first: the unique keys are checked row by
 /// row, and two devices may change places.
 pub(super) const LET_GO: &str = "
-UPDATE device d SET token = NULL, fid = 'moving ' || d.device_key
-FROM unnest($1::text[], $2::text[], $3::text[]) AS x(id, token, fid)
-WHERE d.id = x.id AND (d.token, d.fid) IS DISTINCT FROM (x.token, x.fid)";
+UPDATE device SET token = NULL, fid = 'moving ' || device_key WHERE device_key = ANY ($1)";
 
+/// The version moves only when a verdict on the old row would not hold for the new one.
 pub(super) const UPSERT: &str = "
-INSERT INTO device AS d (id, token, fid, user_id, platform, locale, registered_ms)
-SELECT x.*, fanfare_now_ms()
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[])
-     AS x(id, token, fid, user_id, platform, locale)
+INSERT INTO device AS d (id, token, fid, user_id, platform, locale, state, state_ms, registered_ms, follows_ms)
+SELECT x.id, x.token, x.fid, x.user_id, x.platform, x.locale, x.state, CASE WHEN x.state = 0 THEN 0 ELSE now.ms END,
+       now.ms, CASE WHEN x.follows THEN now.ms ELSE 0 END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[], $7::smallint[],
+            $8::boolean[]) AS x(id, token, fid, user_id, platform, locale, state, follows), (SELECT fanfare_now_ms() AS ms) AS now
 ON CONFLICT (id) DO UPDATE
-SET version = d.version + CASE WHEN (d.user_id, d.token, d.fid, d.platform, d.locale) IS DISTINCT FROM
-            (EXCLUDED.user_id, EXCLUDED.token, EXCLUDED.fid, EXCLUDED.platform, EXCLUDED.locale) THEN 1 ELSE 0 END,
+SET version = d.version + CASE WHEN (d.user_id, d.token, d.fid, d.platform, d.locale, d.state) IS DISTINCT FROM
+            (EXCLUDED.user_id, EXCLUDED.token, EXCLUDED.fid, EXCLUDED.platform, EXCLUDED.locale, EXCLUDED.state)
+            THEN 1 ELSE 0 END,
     user_id = EXCLUDED.user_id, token = EXCLUDED.token, fid = EXCLUDED.fid, platform = EXCLUDED.platform,
-    locale = EXCLUDED.locale, registered_ms = EXCLUDED.registered_ms
+    locale = EXCLUDED.locale, registered_ms = EXCLUDED.registered_ms, follows_ms = greatest(d.follows_ms, EXCLUDED.follows_ms),
+    state_ms = CASE WHEN d.state = EXCLUDED.state THEN d.state_ms ELSE EXCLUDED.registered_ms END,
+    state = EXCLUDED.state
 RETURNING d.id, d.device_key";
 
 /// Only of devices whose line says what they follow.
 pub(super) const MUTE: &str = "
-UPDATE device d SET muted = x.muted, follows_ms = fanfare_now_ms()
-FROM unnest($1::bigint[], $2::bigint[]) AS x(device_key, muted) WHERE d.device_key = x.device_key";
+UPDATE device d SET muted = x.muted
+FROM unnest($1::bigint[], $2::bigint[]) AS x(device_key, muted)
+WHERE d.device_key = x.device_key AND d.muted <> x.muted";
 
 pub(super) const UNFOLLOW: &str = "
 DELETE FROM follow f
@@ -47,14 +51,18 @@ WHERE f.device_key = ANY ($1)
                   WHERE x.subject = f.subject AND x.device_key = f.device_key)";
 
 pub(super) const FOLLOW: &str = "
-INSERT INTO follow (subject, device_key, wanted, kinds)
-SELECT x.subject, d.device_key, x.wanted, x.wanted & ~d.muted
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS x(subject, device_key, wanted)
-JOIN device d ON d.device_key = x.device_key
-ON CONFLICT (subject, device_key) DO UPDATE SET wanted = EXCLUDED.wanted, kinds = EXCLUDED.kinds";
+INSERT INTO follow AS f (subject, device_key, wanted, kinds)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
+ON CONFLICT (subject, device_key) DO UPDATE SET wanted = EXCLUDED.wanted, kinds = EXCLUDED.kinds
+WHERE (f.wanted, f.kinds) <> (EXCLUDED.wanted, EXCLUDED.kinds)";
+
+/// Devices that live again and whose line does not say what they follow.
+pub(super) const REVIVE: &str = "
+UPDATE follow f SET kinds = f.wanted & ~d.muted FROM device d
+WHERE d.device_key = ANY ($1) AND f.device_key = d.device_key";
 
 #[derive(Debug, FromRow)]
-struct Held {
+struct HeldRow {
     device_key: i64,
     id: String,
     token: Option<String>,
@@ -62,63 +70,53 @@ struct Held {
     state: i16,
 }
 
-pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow]) -> Result<Imported, Fault> {
-    let latest = latest(rows)?;
-    let mut tx = conn.begin().await?;
-    let held = lock(&mut tx, &latest).await?;
-    let states = states(&held);
-    let (mut taken, mut rejected) = (Vec::with_capacity(latest.len()), Vec::new());
-    for row in latest {
-        match states.get(row.id().as_str()).and_then(|state| refusal(row, *state)) {
-            Some(refused) => rejected.push(refused),
-            None => taken.push(row),
-        }
+impl From<HeldRow> for Held {
+    fn from(row: HeldRow) -> Self {
+        let state = DeviceState::from_code(row.state).ok();
+        Self { key: row.device_key, id: row.id, address: address(row.token, row.fid).ok(), state }
     }
-    remove(&mut tx, rivals(&held, &taken)?).await?;
+}
+
+pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow], revive: bool) -> Result<Imported, Fault> {
+    let mut tx = conn.begin().await?;
+    let held = lock(&mut tx, rows).await?;
+    let Decision { taken, rivals, answer } = decide(rows, &held, revive)?;
+    if !rivals.is_empty() {
+        remove(&mut tx, rivals).await?;
+    }
     let keys = write(&mut tx, &taken).await?;
     write_follows(&mut tx, &taken, &keys).await?;
     tx.commit().await?;
-    let updated = taken.iter().filter(|row| states.contains_key(row.id().as_str())).count();
-    Ok(Imported { imported: (taken.len() - updated) as u64, updated: updated as u64, rejected })
+    Ok(answer)
 }
 
-async fn lock(tx: &mut Transaction<'_, Postgres>, rows: &[&ImportRow]) -> Result<Vec<Held>, Fault> {
+/// Planned for each batch: a plan made while the table was small reads all of it, and would be kept while it grows.
+async fn lock(tx: &mut Transaction<'_, Postgres>, rows: &[ImportRow]) -> Result<Vec<Held>, Fault> {
     let ids: Vec<&str> = rows.iter().map(|row| row.id().as_str()).collect();
     let (tokens, fids): (Vec<_>, Vec<_>) = rows.iter().map(|row| columns(&row.device.address)).unzip();
-    let query = sqlx::query_as(LOCK).bind(ids).bind(tokens).bind(fids);
-    Ok(query.fetch_all(&mut **tx).await?)
-}
-
-/// What is known of the devices that are there; `None` for a state this build does not know.
-fn states(held: &[Held]) -> HashMap<&str, Option<DeviceState>> {
-    held.iter().map(|row| (row.id.as_str(), DeviceState::from_code(row.state).ok())).collect()
-}
-
-/// Devices outside the batch whose address goes to a device of the batch.
-fn rivals(held: &[Held], taken: &[&ImportRow]) -> Result<Vec<i64>, Fault> {
-    let ids: HashSet<&str> = taken.iter().map(|row| row.id().as_str()).collect();
-    let addresses: HashSet<&Address> = taken.iter().map(|row| &row.device.address).collect();
-    let mut rivals = Vec::new();
-    for row in held.iter().filter(|row| !ids.contains(row.id.as_str())) {
-        if addresses.contains(&address(row.token.clone(), row.fid.clone())?) {
-            rivals.push(row.device_key);
-        }
-    }
-    Ok(rivals)
+    let (tokens, fids): (Vec<&str>, Vec<&str>) =
+        (tokens.into_iter().flatten().collect(), fids.into_iter().flatten().collect());
+    let query = sqlx::query_as(LOCK).persistent(false).bind(ids).bind(tokens).bind(fids);
+    let held: Vec<HeldRow> = query.fetch_all(&mut **tx).await?;
+    Ok(held.into_iter().map(Held::from).collect())
 }
 
 /// Writes the devices; their keys by id.
-async fn write(tx: &mut Transaction<'_, Postgres>, rows: &[&ImportRow]) -> Result<HashMap<String, i64>, Fault> {
-    let ids: Vec<&str> = rows.iter().map(|row| row.id().as_str()).collect();
-    let (tokens, fids): (Vec<_>, Vec<_>) = rows.iter().map(|row| columns(&row.device.address)).unzip();
-    sqlx::query(LET_GO).bind(&ids).bind(&tokens).bind(&fids).execute(&mut **tx).await?;
+async fn write(tx: &mut Transaction<'_, Postgres>, taken: &[Taken<'_>]) -> Result<HashMap<String, i64>, Fault> {
+    let moving: Vec<i64> = taken.iter().filter_map(Taken::lets_go).collect();
+    if !moving.is_empty() {
+        sqlx::query(LET_GO).bind(moving).execute(&mut **tx).await?;
+    }
+    let (tokens, fids): (Vec<_>, Vec<_>) = taken.iter().map(|taken| columns(&taken.row.device.address)).unzip();
     let keys: Vec<(String, i64)> = sqlx::query_as(UPSERT)
-        .bind(ids)
+        .bind(taken.iter().map(|taken| taken.row.id().as_str()).collect::<Vec<_>>())
         .bind(tokens)
         .bind(fids)
-        .bind(rows.iter().map(|row| row.device.user.as_str()).collect::<Vec<_>>())
-        .bind(rows.iter().map(|row| row.device.platform.code()).collect::<Vec<_>>())
-        .bind(rows.iter().map(|row| row.device.locale.as_str()).collect::<Vec<_>>())
+        .bind(taken.iter().map(|taken| taken.row.device.user.as_str()).collect::<Vec<_>>())
+        .bind(taken.iter().map(|taken| taken.row.device.platform.code()).collect::<Vec<_>>())
+        .bind(taken.iter().map(|taken| taken.row.device.locale.as_str()).collect::<Vec<_>>())
+        .bind(taken.iter().map(|taken| taken.state.code()).collect::<Vec<_>>())
+        .bind(taken.iter().map(|taken| taken.row.follows.is_some()).collect::<Vec<_>>())
         .fetch_all(&mut **tx)
         .await?;
     Ok(keys.into_iter().collect())
@@ -126,21 +124,39 @@ async fn write(tx: &mut Transaction<'_, Postgres>, rows: &[&ImportRow]) -> Resul
 
 async fn write_follows(
     tx: &mut Transaction<'_, Postgres>,
-    rows: &[&ImportRow],
+    taken: &[Taken<'_>],
     keys: &HashMap<String, i64>,
 ) -> Result<(), Fault> {
-    let (mut devices, mut muted) = (Vec::new(), Vec::new());
+    let (mut devices, mut muted, mut stored, mut revived) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut wanted = BTreeMap::new();
-    for row in rows {
-        let (Some(follows), Some(key)) = (&row.follows, keys.get(row.id().as_str())) else { continue };
+    for one in taken {
+        let Some(key) = keys.get(one.row.id().as_str()) else { continue };
+        let Some(follows) = &one.row.follows else {
+            revived.extend(one.revives().then_some(*key));
+            continue;
+        };
         devices.push(*key);
         muted.push(follows.muted.0);
-        wanted.extend(follows.subjects.iter().map(|(subject, mask)| ((subject.as_str(), *key), mask.0)));
+        stored.extend(one.held.map(|_| *key));
+        wanted.extend(follows.subjects.iter().map(|(subject, mask)| {
+            let kinds = follows.kinds(*mask, one.state);
+            ((subject.as_str(), *key), (mask.0, kinds.0))
+        }));
     }
-    let (pairs, masks): (Vec<(&str, i64)>, Vec<i64>) = wanted.into_iter().unzip();
-    let (subjects, of): (Vec<&str>, Vec<i64>) = pairs.into_iter().unzip();
+    let (mut subjects, mut of, mut masks, mut kinds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for ((subject, key), (mask, kind)) in wanted {
+        subjects.push(subject);
+        of.push(key);
+        masks.push(mask);
+        kinds.push(kind);
+    }
     sqlx::query(MUTE).bind(&devices).bind(muted).execute(&mut **tx).await?;
-    sqlx::query(UNFOLLOW).bind(devices).bind(&subjects).bind(&of).execute(&mut **tx).await?;
-    sqlx::query(FOLLOW).bind(subjects).bind(of).bind(masks).execute(&mut **tx).await?;
+    if !stored.is_empty() {
+        sqlx::query(UNFOLLOW).bind(stored).bind(&subjects).bind(&of).execute(&mut **tx).await?;
+    }
+    sqlx::query(FOLLOW).bind(subjects).bind(of).bind(masks).bind(kinds).execute(&mut **tx).await?;
+    if !revived.is_empty() {
+        sqlx::query(REVIVE).bind(revived).execute(&mut **tx).await?;
+    }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod cancel;
 mod claim;
 mod devices;
 mod explain;
+mod export;
 mod fault;
 mod flush;
 mod freeze;
@@ -31,8 +32,8 @@ use self::call::Lane;
 use self::fault::{Fault, explain};
 use super::detached::detached;
 use super::records::{
-    Accepted, ClaimRequest, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
-    Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
+    Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
+    FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
 use super::{CancelReply, Explained, Store, StoreError};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
@@ -211,8 +212,12 @@ impl Store for PostgresStore {
         on!(self.main, "put_follows", |conn| devices::put_follows(conn, &id, &follows))
     }
 
-    async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError> {
-        on!(self.main, "import", |conn| import::import(conn, &rows))
+    async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
+        on!(self.main, "import", |conn| import::import(conn, &rows, revive))
+    }
+
+    async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
+        on!(self.main, "device_page", |conn| export::page(conn, page))
     }
 
     async fn close(&self) {

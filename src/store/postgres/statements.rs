@@ -1,7 +1,9 @@
 //! Owns the list of all statements, for the tests that prepare them and read their plans.
 //! Must never know: what a statement is for.
 
-use super::{accept, cancel, claim, devices, explain, flush, freeze, import, instance, pool, reads, schema, settle};
+use super::{
+    accept, cancel, claim, devices, explain, export, flush, freeze, import, instance, pool, reads, schema, settle,
+};
 
 /// Every statement of this room, by file and name.
 pub const STATEMENTS: &[(&str, &str)] = &[
@@ -35,6 +37,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("explain.FIRST_KEY", explain::FIRST_KEY),
     ("explain.PLACE", explain::PLACE),
     ("explain.FAILURE", explain::FAILURE),
+    ("export.PAGE", export::PAGE),
     ("flush.FLUSH", flush::FLUSH),
     ("flush.PUT_PARTS", flush::PUT_PARTS),
     ("freeze.FREE", freeze::FREE),
@@ -48,6 +51,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("import.MUTE", import::MUTE),
     ("import.UNFOLLOW", import::UNFOLLOW),
     ("import.FOLLOW", import::FOLLOW),
+    ("import.REVIVE", import::REVIVE),
     ("instance.BEAT", instance::BEAT),
     ("instance.LOOK", instance::LOOK),
     ("instance.ALONE", instance::ALONE),

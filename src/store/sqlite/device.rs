@@ -1,7 +1,7 @@
 //! Owns devices and what they follow.
 //! Must never know: why a device is registered, or who judged it dead.
 
-use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
+use sqlx::{FromRow, SqliteConnection, query, query_as};
 
 use super::fault::Answer;
 use super::rows::{address, address_columns, code, locale, now_ms};
@@ -11,8 +11,8 @@ use crate::domain::recipient::{Address, Device, DeviceState, Follows, KindMask, 
 use crate::store::{DeviceView, PutDevice};
 
 #[derive(FromRow)]
-struct DeviceRow {
-    device_key: i64,
+pub(super) struct DeviceRow {
+    pub(super) device_key: i64,
     id: String,
     user_id: String,
     token: Option<String>,
@@ -26,7 +26,7 @@ struct DeviceRow {
 }
 
 impl DeviceRow {
-    fn view(self, subjects: Vec<(String, i64)>) -> Answer<DeviceView> {
+    pub(super) fn view(self, subjects: Vec<(String, i64)>) -> Answer<DeviceView> {
         let device = Device {
             id: DeviceId::parse(&self.id)?,
             user: UserId::parse(&self.user_id)?,
@@ -48,9 +48,9 @@ impl DeviceRow {
 
 /// What must be known of a stored device to write over it. A row that does not parse otherwise can be mended so.
 #[derive(FromRow)]
-pub(super) struct Stored {
+struct Stored {
     #[sqlx(rename = "device_key")]
-    pub(super) key: i64,
+    key: i64,
     token: Option<String>,
     fid: Option<String>,
     muted: i64,
@@ -58,47 +58,35 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// # Errors
-    /// [`StoreError::Corrupt`](crate::store::StoreError::Corrupt) for a state this build does not know.
-    pub(super) fn state(&self) -> Answer<DeviceState> {
-        code(self.state, DeviceState::from_code)
-    }
-
     fn live(&self) -> bool {
         self.state == i64::from(DeviceState::Live.code())
     }
 
-    pub(super) fn has(&self, address: &Address) -> bool {
+    fn has(&self, address: &Address) -> bool {
         (self.token.as_deref(), self.fid.as_deref()) == address_columns(address)
     }
 }
 
-pub(super) async fn find(conn: &mut SqliteConnection, id: &DeviceId) -> Answer<Option<Stored>> {
+async fn find(conn: &mut SqliteConnection, id: &DeviceId) -> Answer<Option<Stored>> {
     Ok(query_as(sql::STORED_DEVICE).bind(id.as_str()).fetch_optional(conn).await?)
 }
 
 /// Registers a device, or updates and revives it.
 pub(super) async fn put_device(conn: &mut SqliteConnection, device: Device) -> Answer<PutDevice> {
     let stored = find(conn, &device.id).await?;
-    let put = PutDevice { created: stored.is_none(), revived: stored.as_ref().is_some_and(|stored| !stored.live()) };
-    write(conn, stored.as_ref(), &device).await?;
-    Ok(put)
+    let known = stored.as_ref().is_some_and(|stored| stored.has(&device.address));
+    let moved_from = if known { None } else { take_address(conn, &device).await? };
+    match &stored {
+        Some(stored) => update(conn, stored, &device).await?,
+        None => insert(conn, &device).await?,
+    }
+    let revived = stored.as_ref().is_some_and(|stored| !stored.live());
+    Ok(PutDevice { created: stored.is_none(), revived, moved_from })
 }
 
-/// Writes a device over what is stored of it and takes its address from any other device; the row's key.
-pub(super) async fn write(conn: &mut SqliteConnection, stored: Option<&Stored>, device: &Device) -> Answer<i64> {
-    if stored.is_none_or(|stored| !stored.has(&device.address)) {
-        take_address(conn, device).await?;
-    }
-    match stored {
-        Some(stored) => update(conn, stored, device).await,
-        None => insert(conn, device).await,
-    }
-}
-
-async fn insert(conn: &mut SqliteConnection, device: &Device) -> Answer<i64> {
+async fn insert(conn: &mut SqliteConnection, device: &Device) -> Answer<()> {
     let (token, fid) = address_columns(&device.address);
-    let key = query_scalar(sql::ADD_DEVICE)
+    query(sql::ADD_DEVICE)
         .bind(device.id.as_str())
         .bind(device.user.as_str())
         .bind(token)
@@ -106,12 +94,12 @@ async fn insert(conn: &mut SqliteConnection, device: &Device) -> Answer<i64> {
         .bind(device.platform.code())
         .bind(device.locale.as_str())
         .bind(now_ms())
-        .fetch_one(conn)
+        .execute(conn)
         .await?;
-    Ok(key)
+    Ok(())
 }
 
-async fn update(conn: &mut SqliteConnection, stored: &Stored, device: &Device) -> Answer<i64> {
+async fn update(conn: &mut SqliteConnection, stored: &Stored, device: &Device) -> Answer<()> {
     let (token, fid) = address_columns(&device.address);
     query(sql::SET_DEVICE)
         .bind(stored.key)
@@ -126,22 +114,17 @@ async fn update(conn: &mut SqliteConnection, stored: &Stored, device: &Device) -
     if !stored.live() {
         query(sql::WAKE_FOLLOWS).bind(stored.key).bind(stored.muted).execute(conn).await?;
     }
-    Ok(stored.key)
+    Ok(())
 }
 
-/// One row per address: whoever registers it last has it, the row that had it is deleted.
-async fn take_address(conn: &mut SqliteConnection, device: &Device) -> Answer<()> {
+/// One row per address: whoever registers it last has it, the row that had it is deleted. That device, if there was one.
+async fn take_address(conn: &mut SqliteConnection, device: &Device) -> Answer<Option<DeviceId>> {
     let (token, fid) = address_columns(&device.address);
-    let holder: Option<i64> = query_scalar(sql::OTHER_HOLDER)
-        .bind(device.id.as_str())
-        .bind(token)
-        .bind(fid)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(holder) = holder {
-        drop_device(conn, holder).await?;
-    }
-    Ok(())
+    let holder: Option<(i64, String)> =
+        query_as(sql::OTHER_HOLDER).bind(device.id.as_str()).bind(token).bind(fid).fetch_optional(&mut *conn).await?;
+    let Some((key, id)) = holder else { return Ok(None) };
+    drop_device(conn, key).await?;
+    Ok(Some(DeviceId::parse(&id)?))
 }
 
 async fn drop_device(conn: &mut SqliteConnection, key: i64) -> Answer<()> {
@@ -168,27 +151,17 @@ pub(super) async fn delete_device(conn: &mut SqliteConnection, id: DeviceId) -> 
 /// Replaces what a device follows; `false` when there is no such device.
 pub(super) async fn put_follows(conn: &mut SqliteConnection, id: DeviceId, follows: Follows) -> Answer<bool> {
     let Some(stored) = find(conn, &id).await? else { return Ok(false) };
-    write_follows(conn, stored.key, Some(&stored), &follows).await?;
+    write_follows(conn, &stored, &follows).await?;
     Ok(true)
 }
 
-/// Mutes and liveness are folded into `kinds` here, so that a page of followers joins nothing. A device that was not
-/// stored before has nothing to be replaced.
-pub(super) async fn write_follows(
-    conn: &mut SqliteConnection,
-    key: i64,
-    stored: Option<&Stored>,
-    follows: &Follows,
-) -> Answer<()> {
-    if stored.is_some() {
-        query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
-    }
-    if stored.is_some() || follows.muted != KindMask::NONE {
-        query(sql::SET_MUTED).bind(key).bind(follows.muted.0).bind(now_ms()).execute(&mut *conn).await?;
-    }
-    let live = stored.is_none_or(Stored::live);
+/// Mutes and liveness are folded into `kinds` here, so that a page of followers joins nothing.
+async fn write_follows(conn: &mut SqliteConnection, stored: &Stored, follows: &Follows) -> Answer<()> {
+    let key = stored.key;
+    query(sql::DROP_FOLLOWS).bind(key).execute(&mut *conn).await?;
+    query(sql::SET_MUTED).bind(key).bind(follows.muted.0).bind(now_ms()).execute(&mut *conn).await?;
     for (subject, wanted) in &follows.subjects {
-        let kinds = if live { wanted.without(follows.muted) } else { KindMask::NONE };
+        let kinds = if stored.live() { wanted.without(follows.muted) } else { KindMask::NONE };
         query(sql::ADD_FOLLOW).bind(subject).bind(key).bind(wanted.0).bind(kinds.0).execute(&mut *conn).await?;
     }
     Ok(())

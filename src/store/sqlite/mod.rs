@@ -6,6 +6,7 @@ mod cancel;
 mod claim;
 mod device;
 mod explain;
+mod export;
 mod fault;
 mod flush;
 mod freeze;
@@ -30,9 +31,9 @@ use sqlx::{SqliteConnection, SqlitePool};
 
 use super::detached::detached;
 use super::{
-    Accepted, CancelReply, ClaimRequest, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage, FreezeJob,
-    FreezeReply, FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store, StoreError,
-    Swept,
+    Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage,
+    FreezeJob, FreezeReply, FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store,
+    StoreError, Swept,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
@@ -210,8 +211,12 @@ impl Store for SqliteStore {
         self.writer.run(follows.subjects.len() + 1, move |c| device::put_follows(c, id, follows).boxed()).await
     }
 
-    async fn import(&self, rows: Vec<ImportRow>) -> Result<Imported, StoreError> {
-        self.writer.run(rows.len(), move |c| import::import(c, rows).boxed()).await
+    async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
+        self.writer.run(rows.len(), move |c| import::import(c, rows, revive).boxed()).await
+    }
+
+    async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
+        self.read(move |c| export::page(c, page).boxed()).await
     }
 
     async fn close(&self) {

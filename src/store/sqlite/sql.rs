@@ -151,7 +151,7 @@ statements! {
     DEVICE_BY_ID = "SELECT device_key, id, user_id, token, fid, platform, locale, muted, state, version, registered_ms
         FROM device WHERE id = ?1";
     STORED_DEVICE = "SELECT device_key, token, fid, muted, state FROM device WHERE id = ?1";
-    OTHER_HOLDER = "SELECT device_key FROM device WHERE (token = ?2 OR fid = ?3) AND id <> ?1";
+    OTHER_HOLDER = "SELECT device_key, id FROM device WHERE (token = ?2 OR fid = ?3) AND id <> ?1";
     ADD_DEVICE = "INSERT INTO device (id, user_id, token, fid, platform, locale, registered_ms, created_ms, follows_ms)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7) RETURNING device_key";
     // A verdict on its way names the version it saw: a device that changed since is not the one that was judged.
@@ -159,8 +159,6 @@ statements! {
         OR (user_id, token, fid, platform, locale) IS NOT (?2, ?3, ?4, ?5, ?6)),
         user_id = ?2, token = ?3, fid = ?4, platform = ?5, locale = ?6, registered_ms = ?7, state_ms = CASE WHEN state = 0 THEN state_ms ELSE ?7 END, state = 0
         WHERE device_key = ?1";
-    // An address nobody else can have, while the devices of an import change places.
-    PARK_ADDRESS = "UPDATE device SET token = NULL, fid = 'moving ' || device_key WHERE device_key = ?1";
     DROP_DEVICE = "DELETE FROM device WHERE device_key = ?1";
     DROP_FOLLOWS = "DELETE FROM follow WHERE device_key = ?1";
     FOLLOWS = "SELECT subject, wanted FROM follow WHERE device_key = ?1 ORDER BY subject";
@@ -168,4 +166,37 @@ statements! {
         ON CONFLICT (subject, device_key) DO UPDATE SET wanted = excluded.wanted, kinds = excluded.kinds";
     SET_MUTED = "UPDATE device SET muted = ?2, follows_ms = ?3 WHERE device_key = ?1";
     WAKE_FOLLOWS = "UPDATE follow SET kinds = wanted & ~?2 WHERE device_key = ?1";
+
+    // Many devices at once.
+    HELD_DEVICES = "SELECT device_key, id, token, fid, state FROM device WHERE id IN (SELECT value FROM json_each(?1))
+        UNION SELECT device_key, id, token, fid, state FROM device WHERE token IN (SELECT value FROM json_each(?2))
+        UNION SELECT device_key, id, token, fid, state FROM device WHERE fid IN (SELECT value FROM json_each(?3))";
+    // An address nobody else can have, while the devices of an import change places.
+    PARK_ADDRESSES = "UPDATE device SET token = NULL, fid = 'moving ' || device_key
+        WHERE device_key IN (SELECT value FROM json_each(?1))";
+    DROP_DEVICES = "DELETE FROM device WHERE device_key IN (SELECT value FROM json_each(?1))";
+    DROP_FOLLOWS_OF = "DELETE FROM follow WHERE device_key IN (SELECT value FROM json_each(?1))";
+    // `WHERE true`: without it SQLite reads ON as the beginning of a join.
+    IMPORT_DEVICES = "INSERT INTO device AS d (id, user_id, token, fid, platform, locale, state, state_ms, registered_ms,
+        created_ms, follows_ms)
+        SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
+        CASE WHEN value ->> 6 = 0 THEN 0 ELSE ?2 END, ?2, ?2, CASE WHEN value ->> 7 THEN ?2 ELSE 0 END
+        FROM json_each(?1) WHERE true
+        ON CONFLICT (id) DO UPDATE SET version = d.version
+        + ((d.user_id, d.token, d.fid, d.platform, d.locale, d.state) IS NOT (excluded.user_id, excluded.token,
+        excluded.fid, excluded.platform, excluded.locale, excluded.state)),
+        user_id = excluded.user_id, token = excluded.token, fid = excluded.fid, platform = excluded.platform,
+        locale = excluded.locale, registered_ms = ?2, follows_ms = max(d.follows_ms, excluded.follows_ms),
+        state_ms = CASE WHEN d.state = excluded.state THEN d.state_ms ELSE ?2 END, state = excluded.state
+        RETURNING id, device_key";
+    IMPORT_MUTES = "UPDATE device SET muted = json_each.value ->> 1 FROM json_each(?1)
+        WHERE device.device_key = json_each.value ->> 0 AND device.muted <> json_each.value ->> 1";
+    IMPORT_FOLLOWS = "INSERT INTO follow (subject, device_key, wanted, kinds)
+        SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)";
+    WAKE_FOLLOWS_OF = "UPDATE follow SET kinds = wanted & ~d.muted FROM device AS d
+        WHERE d.device_key = follow.device_key AND follow.device_key IN (SELECT value FROM json_each(?1))";
+    DEVICE_PAGE = "SELECT device_key, id, user_id, token, fid, platform, locale, muted, state, version, registered_ms
+        FROM device WHERE device_key > ?1 AND (?3 IS NULL OR state = ?3) ORDER BY device_key LIMIT ?2";
+    FOLLOWS_OF = "SELECT device_key, subject, wanted FROM follow
+        WHERE device_key IN (SELECT value FROM json_each(?1))";
 }

@@ -67,7 +67,7 @@ fn row(line: u64) -> ImportRow {
         locale: Locale::default(),
     };
     let follows = Follows { subjects: vec![("team:ars".to_owned(), KindMask::ALL)], ..Follows::default() };
-    ImportRow { line, device, follows: Some(follows) }
+    ImportRow { line, device, follows: Some(follows), state: None }
 }
 
 /// Holds the writer inside a job until the returned sender is used, so that what comes after shares one commit.
@@ -172,7 +172,7 @@ async fn a_batch_ends_after_a_thousand_rows() {
     let mut imports = Vec::new();
     for first in [1, 601, 1_201] {
         let (waiting, theirs) = (store.writer.queued(), Arc::clone(&store));
-        imports.push(tokio::spawn(async move { theirs.import((first..first + 600).map(row).collect()).await }));
+        imports.push(tokio::spawn(async move { theirs.import((first..first + 600).map(row).collect(), false).await }));
         while store.writer.queued() == waiting {
             tokio::task::yield_now().await;
         }
@@ -258,11 +258,11 @@ async fn a_full_database_is_unavailable_until_there_is_room() {
     let (_directory, store) = fresh().await;
     // The limit cannot be set below what is used: from now on, no new page.
     on_writer(&store, "PRAGMA max_page_count = 1").await;
-    let refused = store.import((1..=500).map(row).collect()).await.unwrap_err();
+    let refused = store.import((1..=500).map(row).collect(), false).await.unwrap_err();
     assert!(matches!(&refused, StoreError::Unavailable(text) if text.contains("full")), "{refused}");
     assert_eq!(store.device(row(1).device.id).await.unwrap(), None, "reads go on, and nothing was kept");
     on_writer(&store, "PRAGMA max_page_count = 1000000").await;
-    assert_eq!(store.import((1..=500).map(row).collect()).await.unwrap().imported, 500);
+    assert_eq!(store.import((1..=500).map(row).collect(), false).await.unwrap().imported, 500);
 }
 
 #[tokio::test]

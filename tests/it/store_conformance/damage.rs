@@ -124,14 +124,14 @@ pub async fn a_device_in_an_unknown_state_stops_no_import_and_may_register_again
     }
     hand.run("UPDATE device SET state = 8 WHERE id = 'a'").await;
     hand.run("UPDATE device SET platform = 9 WHERE id = 'b'").await;
-    let row = |(line, id): (u64, &str)| ImportRow { line, device: device(id, id), follows: None };
-    let done = store.import([(1, "a"), (2, "b"), (3, "c")].map(row).to_vec()).await.unwrap();
+    let row = |(line, id): (u64, &str)| ImportRow { line, device: device(id, id), follows: None, state: None };
+    let done = store.import([(1, "a"), (2, "b"), (3, "c")].map(row).to_vec(), false).await.unwrap();
     assert_eq!((done.imported, done.updated), (1, 1), "an import mends what it writes over");
     assert_eq!(done.rejected.iter().map(|r| (r.line, r.code)).collect::<Vec<_>>(), [(1, "unreadable")]);
     let mended = store.device(device_id("b")).await.unwrap().unwrap();
     assert_eq!((mended.device.platform, mended.version), (Platform::Android, 2));
     let again = store.put_device(device("a", "a")).await.unwrap();
-    assert_eq!(again, PutDevice { created: false, revived: true });
+    assert_eq!(again, PutDevice { created: false, revived: true, moved_from: None });
     assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().state, DeviceState::Live);
     assert_eq!(page(&store, "team:ars", GOAL).await.len(), 2);
 }

@@ -3,12 +3,12 @@
 use fanfare::domain::ids::{DeviceKey, UserId};
 use fanfare::domain::outcome::Outcome::TokenDead;
 use fanfare::domain::recipient::{Address, DeviceState, Follows, KindMask, Locale};
-use fanfare::store::PutDevice;
+use fanfare::store::{ImportRow, PutDevice};
 
 use super::world::*;
 
-const CREATED: PutDevice = PutDevice { created: true, revived: false };
-const UPDATED: PutDevice = PutDevice { created: false, revived: false };
+const CREATED: PutDevice = PutDevice { created: true, revived: false, moved_from: None };
+const UPDATED: PutDevice = PutDevice { created: false, revived: false, moved_from: None };
 
 pub async fn a_device_is_registered_updated_and_deleted(store: Shared) {
     assert_eq!(store.device(device_id("d")).await.unwrap(), None);
@@ -44,7 +44,8 @@ pub async fn the_version_moves_only_when_something_to_send_by_changed(store: Sha
 pub async fn a_token_moves_with_its_latest_owner(store: Shared) {
     store.put_device(device("old", "t")).await.unwrap();
     store.put_follows(device_id("old"), following("team:ars", GOAL)).await.unwrap();
-    assert_eq!(store.put_device(device("new", "t")).await.unwrap(), CREATED);
+    let taken = store.put_device(device("new", "t")).await.unwrap();
+    assert_eq!(taken, PutDevice { moved_from: Some(device_id("old")), ..CREATED });
     assert_eq!(store.device(device_id("old")).await.unwrap(), None);
     assert_eq!(page(&store, "team:ars", GOAL).await, Vec::<DeviceKey>::new(), "its follows went with it");
     // An existing device takes it over as well, and a fid of the same spelling is another address.
@@ -52,7 +53,8 @@ pub async fn a_token_moves_with_its_latest_owner(store: Shared) {
     fid.address = Address::Fid("t".to_owned());
     store.put_device(fid).await.unwrap();
     store.put_device(device("third", "u")).await.unwrap();
-    assert_eq!(store.put_device(device("third", "t")).await.unwrap(), UPDATED);
+    let taken = store.put_device(device("third", "t")).await.unwrap();
+    assert_eq!(taken, PutDevice { moved_from: Some(device_id("new")), ..UPDATED });
     assert_eq!(store.device(device_id("new")).await.unwrap(), None);
     assert!(store.device(device_id("fid")).await.unwrap().is_some());
 }
@@ -90,7 +92,7 @@ pub async fn mutes_and_death_are_folded_into_kinds_and_revival_restores_them(sto
     assert_eq!(page(&store, "match:evt", GOAL).await, [], "dead, whatever it follows");
 
     let revived = store.put_device(device("evt-0", "token-evt-0")).await.unwrap();
-    assert_eq!(revived, PutDevice { created: false, revived: true });
+    assert_eq!(revived, PutDevice { revived: true, ..UPDATED });
     assert_eq!(page(&store, "match:evt", GOAL).await, chunk.keys);
     assert_eq!(page(&store, "match:evt", corner).await, [], "the mute came back too");
     let view = store.device(device_id("evt-0")).await.unwrap().unwrap();
@@ -116,4 +118,40 @@ pub async fn follows_are_replaced_as_a_set(store: Shared) {
     assert_eq!(page(&store, "team:che", GOAL).await.len(), 1);
     store.put_follows(device_id("d"), Follows::default()).await.unwrap();
     assert_eq!(page(&store, "team:che", GOAL).await, []);
+}
+
+pub async fn a_former_owner_can_touch_nobody_and_two_phones_are_two(store: Shared) {
+    let phone = |id: &str, user: &str, token: &str| {
+        let mut phone = device(id, token);
+        phone.user = UserId::parse(user).unwrap();
+        phone
+    };
+    store.put_device(phone("of-ann", "ann", "t")).await.unwrap();
+    store.put_device(phone("of-bob", "bob", "t")).await.unwrap();
+    store.put_device(phone("of-bob-2", "bob", "u")).await.unwrap();
+    store.put_follows(device_id("of-bob"), following("team:ars", GOAL)).await.unwrap();
+    // What Ann's app does late, when she has logged out long ago.
+    assert!(!store.delete_device(device_id("of-ann")).await.unwrap());
+    assert!(!store.put_follows(device_id("of-ann"), following("team:che", GOAL)).await.unwrap());
+    for (id, token) in [("of-bob", "t"), ("of-bob-2", "u")] {
+        let view = store.device(device_id(id)).await.unwrap().unwrap();
+        assert_eq!((view.device.user.as_str(), view.device.address.value()), ("bob", token));
+    }
+    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 1);
+    assert_eq!(page(&store, "team:che", GOAL).await, []);
+}
+
+pub async fn a_token_that_moves_after_the_freeze_is_gone_for_its_former_device(store: Shared) {
+    let boot = instance(&store).await;
+    let fanout = frozen(&store, boot, "evt", &[2]).await;
+    // Both tokens of the frozen chunk move, one by registering and one by an import; the new ones follow the match too.
+    let follows = following("match:evt", KindMask::ALL);
+    store.put_device(device("new-0", "token-evt-0")).await.unwrap();
+    store.put_follows(device_id("new-0"), follows.clone()).await.unwrap();
+    let row = ImportRow { line: 1, device: device("new-1", "token-evt-1"), follows: Some(follows), state: None };
+    assert_eq!(store.import(vec![row], false).await.unwrap().moved, 1);
+    let chunk = claim(&store, boot, 1).await.pop().unwrap();
+    assert_eq!((chunk.chunk.fanout, chunk.recipients), (fanout, vec![None, None]), "nobody is sent to by an old row");
+    assert_eq!(page(&store, "match:evt", GOAL).await.len(), 2, "the new owners are asked for from the next event on");
+    assert_eq!(claim(&store, boot, 1).await, []);
 }

@@ -2,12 +2,12 @@
 
 use fanfare::domain::outcome::Outcome::{TokenDead, TokenInvalid};
 use fanfare::domain::recipient::{Address, DeviceState, Follows, KindMask};
-use fanfare::store::ImportRow;
+use fanfare::store::{ImportRow, StoreError};
 
 use super::world::*;
 
 fn row(line: u64, id: &str, token: &str, follows: Option<Follows>) -> ImportRow {
-    ImportRow { line, device: device(id, token), follows }
+    ImportRow { line, device: device(id, token), follows, state: None }
 }
 
 async fn token_of(store: &Shared, id: &str) -> Option<String> {
@@ -22,34 +22,27 @@ pub async fn an_import_creates_updates_and_follows(store: Shared) {
     fid.device.address = Address::Fid("f".to_owned());
     let rows =
         vec![row(1, "old", "t-new", Some(muted.clone())), row(2, "new", "t", Some(following("team:ars", GOAL))), fid];
-    let done = store.import(rows.clone()).await.unwrap();
+    let done = store.import(rows.clone(), false).await.unwrap();
     assert_eq!((done.imported, done.updated, done.rejected.len()), (2, 1, 0));
     let old = store.device(device_id("old")).await.unwrap().unwrap();
     assert_eq!((old.follows, old.version), (muted, 2));
     assert_eq!(page(&store, "team:ars", KindMask::only(5)).await, []);
     assert_eq!(page(&store, "team:ars", GOAL).await.len(), 2);
-    let again = store.import(rows).await.unwrap();
+    let again = store.import(rows, false).await.unwrap();
     assert_eq!((again.imported, again.updated), (0, 3));
     assert_eq!(store.device(device_id("old")).await.unwrap().unwrap().version, 2, "nothing changed");
-    assert_eq!(store.import(vec![]).await.unwrap(), Default::default());
+    assert_eq!(store.import(vec![], false).await.unwrap(), Default::default());
 }
 
-pub async fn the_later_line_of_a_batch_wins(store: Shared) {
-    let rows = vec![
-        row(1, "a", "t1", Some(following("team:ars", GOAL))),
-        row(2, "a", "t2", Some(following("team:che", GOAL))),
-        row(3, "b", "t3", None),
-        row(4, "c", "t3", None),
-    ];
-    store.import(rows).await.unwrap();
-    assert_eq!(token_of(&store, "a").await.as_deref(), Some("t2"));
-    assert_eq!(page(&store, "team:ars", GOAL).await, []);
-    assert_eq!(page(&store, "team:che", GOAL).await.len(), 1);
-    assert_eq!(token_of(&store, "b").await, None);
-    assert_eq!(token_of(&store, "c").await.as_deref(), Some("t3"));
+pub async fn a_batch_that_names_a_device_or_a_token_twice_is_a_fault_of_ours(store: Shared) {
+    for twice in [[row(1, "a", "t1", None), row(2, "a", "t2", None)], [row(1, "a", "t", None), row(2, "b", "t", None)]]
+    {
+        assert!(matches!(store.import(twice.to_vec(), false).await, Err(StoreError::Statement(_))));
+    }
+    assert_eq!(token_of(&store, "a").await, None);
 }
 
-pub async fn an_import_revives_nobody(store: Shared) {
+pub async fn an_import_revives_nobody_unless_it_is_asked_to(store: Shared) {
     let boot = instance(&store).await;
     let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
     store.flush(outcomes(&Hold::from(&chunk), &[(0, TokenDead), (1, TokenInvalid)])).await.unwrap();
@@ -60,24 +53,60 @@ pub async fn an_import_revives_nobody(store: Shared) {
         row(8, "evt-1", "another", follows.clone()),
         row(9, "fine", "t", follows),
     ];
-    let done = store.import(rows).await.unwrap();
-    assert_eq!((done.imported, done.updated), (1, 0));
+    let done = store.import(rows.clone(), false).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.revived), (1, 0, 0));
     let rejects: Vec<_> = done.rejected.iter().map(|r| (r.line, r.code)).collect();
     assert_eq!(rejects, [(7, "tombstoned"), (8, "suspended")]);
     assert_eq!(store.device(device_id("evt-0")).await.unwrap().unwrap().state, DeviceState::Tombstoned);
     assert_eq!(token_of(&store, "evt-1").await.as_deref(), Some("token-evt-1"));
     assert_eq!(page(&store, "match:evt", GOAL).await.len(), 1);
+
+    // The second time one of them does not say what it follows: its follows wake with it.
+    let mut rows = rows;
+    rows[1].follows = None;
+    let done = store.import(rows, true).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.revived, done.rejected), (0, 3, 2, vec![]));
+    assert_eq!(page(&store, "match:evt", GOAL).await.len(), 3);
+    let view = store.device(device_id("evt-1")).await.unwrap().unwrap();
+    assert_eq!((view.state, view.version, view.device.address.value()), (DeviceState::Live, 3, "another"));
+}
+
+pub async fn a_row_that_says_its_device_is_dead_makes_no_live_one_dead(store: Shared) {
+    store.put_device(device("live", "t")).await.unwrap();
+    let dead = |line, id, token, state| ImportRow {
+        state: Some(state),
+        ..row(line, id, token, Some(following("team:ars", KindMask::ALL)))
+    };
+    let rows = vec![
+        dead(1, "live", "t", DeviceState::Tombstoned),
+        dead(2, "thief", "t", DeviceState::Suspended),
+        dead(3, "old", "u", DeviceState::Tombstoned),
+    ];
+    for (imported, updated) in [(1, 0), (0, 1)] {
+        let done = store.import(rows.clone(), true).await.unwrap();
+        assert_eq!((done.imported, done.updated, done.revived, done.moved), (imported, updated, 0, 0));
+        assert_eq!(
+            done.rejected.iter().map(|r| (r.line, r.code)).collect::<Vec<_>>(),
+            [(1, "live_here"), (2, "live_here")]
+        );
+    }
+    assert_eq!(store.device(device_id("live")).await.unwrap().unwrap().state, DeviceState::Live);
+    let old = store.device(device_id("old")).await.unwrap().unwrap();
+    assert_eq!((old.state, old.version), (DeviceState::Tombstoned, 1));
+    assert_eq!(page(&store, "team:ars", GOAL).await, [], "dead devices follow nothing that is sent");
+    store.put_device(device("old", "u")).await.unwrap();
+    assert_eq!(page(&store, "team:ars", GOAL).await, [old.key], "registered, it follows what the file said");
 }
 
 pub async fn an_import_moves_and_swaps_tokens(store: Shared) {
     let first = [("a", "ta"), ("b", "tb"), ("c", "tc"), ("d", "td")];
     let rows = first.iter().map(|(id, token)| row(1, id, token, Some(following("team:ars", GOAL)))).collect();
-    store.import(rows).await.unwrap();
+    store.import(rows, false).await.unwrap();
     // a and b change places, the newcomer takes c's token, and d stays as it is.
     let rows =
         vec![row(1, "a", "tb", None), row(2, "b", "ta", None), row(3, "new", "tc", None), row(4, "d", "td", None)];
-    let done = store.import(rows).await.unwrap();
-    assert_eq!((done.imported, done.updated), (1, 3));
+    let done = store.import(rows, false).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.moved), (1, 3, 2), "b still had its token, c had its own");
     for (id, token) in [("a", Some("tb")), ("b", Some("ta")), ("c", None), ("new", Some("tc")), ("d", Some("td"))] {
         assert_eq!(token_of(&store, id).await.as_deref(), token, "{id}");
     }
@@ -88,9 +117,9 @@ pub async fn an_import_moves_and_swaps_tokens(store: Shared) {
 
 pub async fn a_line_without_follows_leaves_them_as_they_are(store: Shared) {
     let muted = Follows { muted: KindMask::only(5), ..following("team:ars", GOAL) };
-    store.import(vec![row(1, "a", "t", Some(muted.clone()))]).await.unwrap();
-    store.import(vec![row(1, "a", "t2", None)]).await.unwrap();
+    store.import(vec![row(1, "a", "t", Some(muted.clone()))], false).await.unwrap();
+    store.import(vec![row(1, "a", "t2", None)], false).await.unwrap();
     assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().follows, muted);
-    store.import(vec![row(1, "a", "t2", Some(Follows::default()))]).await.unwrap();
+    store.import(vec![row(1, "a", "t2", Some(Follows::default()))], false).await.unwrap();
     assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().follows, Follows::default());
 }

@@ -10,6 +10,7 @@ mod claiming;
 mod damage;
 mod devices;
 mod explaining;
+mod exporting;
 mod flushing;
 mod freezing;
 mod importing;
@@ -163,8 +164,12 @@ on_every_engine! {
     devices::mutes_and_death_are_folded_into_kinds_and_revival_restores_them,
     devices::follows_are_replaced_as_a_set,
     importing::an_import_creates_updates_and_follows,
-    importing::the_later_line_of_a_batch_wins,
-    importing::an_import_revives_nobody,
+    devices::a_former_owner_can_touch_nobody_and_two_phones_are_two,
+    devices::a_token_that_moves_after_the_freeze_is_gone_for_its_former_device,
+    exporting::pages_hold_every_device_once_as_it_is_shown_alone,
+    importing::a_batch_that_names_a_device_or_a_token_twice_is_a_fault_of_ours,
+    importing::an_import_revives_nobody_unless_it_is_asked_to,
+    importing::a_row_that_says_its_device_is_dead_makes_no_live_one_dead,
     importing::an_import_moves_and_swaps_tokens,
     importing::a_line_without_follows_leaves_them_as_they_are,
     model::random_operations_agree_with_a_model,

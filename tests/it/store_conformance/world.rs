@@ -88,10 +88,11 @@ pub async fn followers(store: &Shared, id: &str, n: usize) -> Vec<DeviceKey> {
         line: i as u64 + 1,
         device: device(&format!("{id}-{i}"), &format!("token-{id}-{i}")),
         follows: Some(following(&format!("match:{id}"), KindMask::ALL)),
+        state: None,
     };
     let rows: Vec<ImportRow> = (0..n).map(row).collect();
     for batch in rows.chunks(1000) {
-        let done = store.import(batch.to_vec()).await.unwrap();
+        let done = store.import(batch.to_vec(), false).await.unwrap();
         assert_eq!((done.imported, done.rejected.len()), (batch.len() as u64, 0));
     }
     page(store, &format!("match:{id}"), GOAL).await

@@ -1,19 +1,18 @@
 //! Owns the client of our own API, for the command line and the demonstration.
 //! Must never know: the server's insides; it sees what any caller sees.
 
+mod bulk;
+
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::{Stream, TryStreamExt};
-use http_body_util::StreamBody;
-use hyper::body::Frame;
+pub use bulk::Pieces;
 use reqwest::{Method, RequestBuilder, Response, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 
 use crate::wire::{
     CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
-    FanoutList, FollowsRequest, ImportAnswer, Problem,
+    FanoutList, FollowsRequest, Problem,
 };
 
 /// Longest wait for an answer beyond what was asked to be waited for.
@@ -157,19 +156,6 @@ impl Client {
     /// [`ClientError`].
     pub async fn delete_device(&self, id: &str) -> Result<(), ClientError> {
         self.answer(self.request(Method::DELETE, &["devices", id])).await.map(drop)
-    }
-
-    /// Imports devices from NDJSON. No time limit: the service is as fast as its database.
-    ///
-    /// # Errors
-    /// [`ClientError`]; what was imported before it stays.
-    pub async fn import<S>(&self, ndjson: S) -> Result<ImportAnswer, ClientError>
-    where
-        S: Stream<Item = std::io::Result<Bytes>> + Send + Sync + 'static,
-    {
-        let body = reqwest::Body::wrap(StreamBody::new(ndjson.map_ok(Frame::data)));
-        let request = self.request(Method::POST, &["devices", "import"]).header("content-type", "application/x-ndjson");
-        self.call(request.timeout(Duration::MAX).body(body)).await
     }
 
     /// Numbers in force.
