@@ -63,6 +63,7 @@ async fn every_device_is_explained(database: Database, run: &'static str) {
     let mut world = World::new(database, false).await;
     world.emulate(Control { latency_ms: Some(5), ..Control::default() });
     world.set("FCM__ATTEMPT_TIMEOUT_MS", 1000);
+    world.set("FCM__STALL_AFTER_MS", 500);
     let service = world.serve().await;
     let tokens: Vec<(String, &str, Option<u16>)> = MIX
         .iter()
