@@ -113,7 +113,7 @@ async fn every_device_is_explained(database: Database, run: &'static str) {
     absent(&service, &id, &name("corners"), "no_follow", false).await;
 
     // Judged by the first fan-out, so not a recipient of the second; deleted since, and still explained.
-    let again = service.goal(&name("again"), run, 3).await;
+    let again = service.goal(&name("again"), run, 5).await;
     let dead = tokens.iter().position(|(token, ..)| token.starts_with("dead-")).unwrap();
     let judged = absent(&service, &again, &device_id(run, dead), "device_dead", true).await;
     assert_eq!(judged.device.unwrap().state, "tombstoned");
