@@ -11,7 +11,7 @@ use utoipa::ToSchema;
     "because": "token_dead", "certain": true,
     "text": "FCM says that the app is gone from the device (UNREGISTERED).",
     "todo": "nothing here: it comes back when the app registers again", "attempts": 1, "status": 404,
-    "provider_text": "Requested entity was not found.", "retryable": false, "may_have_arrived": false,
+    "provider_text": "404 UNREGISTERED: Requested entity was not found.", "retryable": false, "may_have_arrived": false,
     "variant": "goal/en/android", "device_version": 1, "ended_at": "2026-11-30T15:03:13.071Z", "chunk": 0,
     "device": {"state": "tombstoned", "version": 2, "registered_at": "2026-11-30T08:45:08.512Z"}
 }))]

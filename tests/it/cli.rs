@@ -242,7 +242,6 @@ async fn the_document_is_printed_and_every_command_shows_how_it_is_used() {
         &["fanout", "show"],
         &["fanout", "explain"],
         &["fanout", "cancel"],
-        &["devices", "import"],
         &["key"],
         &["healthcheck"],
         &["openapi"],

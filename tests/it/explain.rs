@@ -63,6 +63,7 @@ async fn every_device_is_explained(database: Database, run: &'static str) {
     let mut world = World::new(database, false).await;
     world.emulate(Control { latency_ms: Some(5), ..Control::default() });
     world.set("FCM__ATTEMPT_TIMEOUT_MS", 1000);
+    world.set("FCM__STALL_AFTER_MS", 500);
     let service = world.serve().await;
     let tokens: Vec<(String, &str, Option<u16>)> = MIX
         .iter()
@@ -83,7 +84,9 @@ async fn every_device_is_explained(database: Database, run: &'static str) {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for (i, (token, outcome, status)) in tokens.iter().enumerate() {
         let told = told(&service, &id, &device_id(run, i)).await;
-        assert_eq!((told.because.as_str(), told.status, told.certain), (*outcome, *status, true), "{token}: {told:?}");
+        // A second failure is final only while others are served; else it ends at the deadline, with that as its cause.
+        let found = told.cause.as_deref().filter(|cause| cause == outcome).unwrap_or(&told.because);
+        assert_eq!((found, told.status, told.certain), (*outcome, *status, true), "{token}: {told:?}");
         assert_eq!(told.answer, if *outcome == "delivered" { "delivered" } else { "failed" }, "{token}");
         assert_eq!(told.attempts.is_none(), *outcome == "delivered", "{token}: {told:?}");
         assert_eq!(
@@ -110,7 +113,7 @@ async fn every_device_is_explained(database: Database, run: &'static str) {
     absent(&service, &id, &name("corners"), "no_follow", false).await;
 
     // Judged by the first fan-out, so not a recipient of the second; deleted since, and still explained.
-    let again = service.goal(&name("again"), run, 3).await;
+    let again = service.goal(&name("again"), run, 5).await;
     let dead = tokens.iter().position(|(token, ..)| token.starts_with("dead-")).unwrap();
     let judged = absent(&service, &again, &device_id(run, dead), "device_dead", true).await;
     assert_eq!(judged.device.unwrap().state, "tombstoned");

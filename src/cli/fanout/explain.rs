@@ -50,9 +50,10 @@ fn attempts(told: &Explanation) -> Option<String> {
 
 fn provider(told: &Explanation) -> Option<String> {
     match (told.status, &told.provider_text) {
-        (Some(status), Some(text)) => Some(format!("{status} {text}")),
+        // Most texts begin with it.
+        (Some(status), Some(text)) if !text.starts_with(&status.to_string()) => Some(format!("{status}: {text}")),
         (Some(status), None) => Some(status.to_string()),
-        (None, text) => text.clone(),
+        (_, text) => text.clone(),
     }
 }
 
@@ -91,7 +92,8 @@ mod tests {
     #[test]
     fn a_failure_is_told_with_what_proves_it() {
         let text = account(&told(json!({
-            "attempts": 1, "status": 404, "provider_text": "Requested entity was not found.", "retryable": false,
+            "attempts": 1, "status": 404, "provider_text": "404 UNREGISTERED: Requested entity was not found.",
+            "retryable": false,
             "variant": "goal/en/android", "device_version": 1, "device": {"state": "tombstoned", "version": 2},
         })));
         assert_eq!(
@@ -100,7 +102,7 @@ mod tests {
              answer     failed: token_dead\n\
              why        The app is gone.\n\
              attempts   1\n\
-             provider   404 Requested entity was not found.\n\
+             provider   404 UNREGISTERED: Requested entity was not found.\n\
              text       goal/en/android\n\
              retryable  no\n\
              now        the device is tombstoned, changed since the send (version 1 then, 2 now)\n"
