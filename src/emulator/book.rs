@@ -191,11 +191,10 @@ impl Book {
     /// What is in force, for people.
     pub(super) fn in_force(&self) -> serde_json::Value {
         let inner = self.lock();
-        let Limits { per_s, per_minute, device_per_minute } = inner.quota.limits();
         let mut shown = serde_json::json!(inner.conduct);
-        shown["quota_per_s"] = per_s.into();
-        shown["quota_per_minute"] = per_minute.into();
-        shown["device_quota_per_minute"] = device_per_minute.into();
+        for (name, limit) in inner.quota.limits().named() {
+            shown[name] = limit.into();
+        }
         shown
     }
 
@@ -274,14 +273,8 @@ impl Inner {
     }
 
     fn limit(&mut self, change: &Control) {
-        let old = self.quota.limits();
-        let new = Limits {
-            per_s: change.quota_per_s.unwrap_or(old.per_s),
-            per_minute: change.quota_per_minute.unwrap_or(old.per_minute),
-            device_per_minute: change.device_quota_per_minute.unwrap_or(old.device_per_minute),
-        };
-        let said = [change.quota_per_s, change.quota_per_minute, change.device_quota_per_minute];
-        if change.reset || said.iter().any(Option::is_some) {
+        let (old, new) = (self.quota.limits(), change.limits(self.quota.limits()));
+        if change.reset || new != old {
             self.quota = Quota::new(new);
         }
     }
