@@ -83,7 +83,8 @@ pub(crate) struct Link {
     processed: u32,
     streams: u32,
     open: BTreeSet<u32>,
-    hinted: u32,
+    /// Open streams whose answer has begun with early hints.
+    hinted: BTreeSet<u32>,
     leaving: Option<Leaving>,
 }
 
@@ -121,16 +122,23 @@ impl Link {
             if head.kind == kind::SETTINGS && !head.first_flag() {
                 self.terms.announce(self.down.bytes(at.clone()), &self.faults);
             }
-            if self.faults.early_hints && head.kind == kind::HEADERS && head.stream > self.hinted {
-                self.hinted = head.stream;
+            if self.faults.early_hints && head.kind == kind::HEADERS && self.hinted.insert(head.stream) {
                 self.out.extend_from_slice(&frame::early_hints(head.stream));
             }
             self.out.extend_from_slice(self.down.bytes(at));
             if head.ends_stream() {
                 self.open.remove(&head.stream);
+                self.hinted.remove(&head.stream);
             }
         }
         self.leave_when_idle();
+    }
+
+    /// What the client sent after the end: only counted.
+    pub(super) fn too_late(&mut self, bytes: &[u8]) {
+        if self.leaving.is_some() && self.fate == Fate::Fin {
+            self.client_sent(bytes, &mut Vec::new());
+        }
     }
 
     /// Other faults from now on.

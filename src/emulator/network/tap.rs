@@ -109,11 +109,7 @@ impl<I: Socket> Tap<I> {
             if buffer.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            let mut link = lock(&self.link);
-            if link.fate == Fate::Fin {
-                // For its counts only.
-                link.client_sent(buffer.filled(), &mut Vec::new());
-            }
+            lock(&self.link).too_late(buffer.filled());
         }
     }
 
