@@ -5,7 +5,6 @@
 //! One lock, so that log, counts and attempt numbers agree at every instant: that is what makes it an oracle.
 
 use std::fs::File;
-use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 use super::EmulatorError;
 use super::answer::AnswerId;
 use super::conduct::{Conduct, Control, TokenCall};
-use super::log::{Line, Log, LogEntry};
+use super::log::{Line, Log, LogEntry, append};
 use super::message::Message;
 use super::oauth::AccessTokens;
 use super::quota::{Limits, Quota, Scope};
@@ -150,11 +149,15 @@ impl Book {
         self.lock().tokens.last().filter(|(_, left_s)| *left_s >= at_least_s)
     }
 
-    /// Waits until what is held is released.
-    pub(super) async fn released(&self) {
-        let mut released = self.released.subscribe();
+    /// How often what is held was released.
+    pub(super) fn releases(&self) -> u64 {
+        *self.released.borrow()
+    }
+
+    /// Waits until it was released once more than so often.
+    pub(super) async fn released(&self, releases: u64) {
         // The sender lives as long as `self`, so this cannot fail.
-        let _ = released.changed().await;
+        let _ = self.released.subscribe().wait_for(|times| *times > releases).await;
     }
 
     /// Waits until the log has `n` entries.
@@ -191,11 +194,10 @@ impl Book {
     /// What is in force, for people.
     pub(super) fn in_force(&self) -> serde_json::Value {
         let inner = self.lock();
-        let Limits { per_s, per_minute, device_per_minute } = inner.quota.limits();
         let mut shown = serde_json::json!(inner.conduct);
-        shown["quota_per_s"] = per_s.into();
-        shown["quota_per_minute"] = per_minute.into();
-        shown["device_quota_per_minute"] = device_per_minute.into();
+        for (name, limit) in inner.quota.limits().named() {
+            shown[name] = limit.into();
+        }
         shown
     }
 
@@ -274,30 +276,18 @@ impl Inner {
     }
 
     fn limit(&mut self, change: &Control) {
-        let old = self.quota.limits();
-        let new = Limits {
-            per_s: change.quota_per_s.unwrap_or(old.per_s),
-            per_minute: change.quota_per_minute.unwrap_or(old.per_minute),
-            device_per_minute: change.device_quota_per_minute.unwrap_or(old.device_per_minute),
-        };
-        let said = [change.quota_per_s, change.quota_per_minute, change.device_quota_per_minute];
-        if change.reset || said.iter().any(Option::is_some) {
+        let (old, new) = (self.quota.limits(), change.limits(self.quota.limits()));
+        if change.reset || new != old {
             self.quota = Quota::new(new);
         }
     }
 
-    /// One small write into the page cache per request, under the lock: the file has the same order as the log, and
-    /// is complete whenever a reply is out.
+    /// Under the lock: the file has the same order as the log, and is complete whenever a reply is out.
     fn write_last(&mut self) {
         let Some(file) = &mut self.file else { return };
         let last = self.log.len().saturating_sub(1) as u64;
         for entry in self.log.after(last, 1) {
-            let mut line = serde_json::to_vec(&entry).unwrap_or_default();
-            line.push(b'\n');
-            if let Err(error) = file.write_all(&line) {
-                self.counters.log_write_failures += 1;
-                tracing::error!(target: "fanfare::emulator", %error, seq = entry.seq, "log file not written");
-            }
+            self.counters.log_write_failures += u64::from(!append(file, &entry));
         }
     }
 }

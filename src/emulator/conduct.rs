@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::EmulatorError;
 use super::answer::AnswerId;
 use super::network::Network;
+use super::quota::Limits;
 use super::script::Rule;
 use super::token_answers::TokenAnswer;
 
@@ -57,6 +58,17 @@ pub struct Control {
     pub calm: bool,
     /// What is wrong below HTTP.
     pub network: Network,
+}
+
+impl Control {
+    /// The limits after this change.
+    pub(super) fn limits(&self, old: Limits) -> Limits {
+        Limits {
+            per_s: self.quota_per_s.unwrap_or(old.per_s),
+            per_minute: self.quota_per_minute.unwrap_or(old.per_minute),
+            device_per_minute: self.device_quota_per_minute.unwrap_or(old.device_per_minute),
+        }
+    }
 }
 
 /// Seconds left until the window is over.

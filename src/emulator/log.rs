@@ -6,6 +6,8 @@
 //! be an oracle.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -195,6 +197,17 @@ impl Names {
     fn text(&self, id: u32) -> String {
         self.texts.get(index(id)).map(|text| text.to_string()).unwrap_or_default()
     }
+}
+
+/// Appends a line to the log file: one small write into the page cache. False when it failed.
+pub(super) fn append(file: &mut File, entry: &LogEntry) -> bool {
+    let mut line = serde_json::to_vec(entry).unwrap_or_default();
+    line.push(b'\n');
+    let written = file.write_all(&line);
+    if let Err(error) = &written {
+        tracing::error!(target: "fanfare::emulator", %error, seq = entry.seq, "log file not written");
+    }
+    written.is_ok()
 }
 
 /// A map in parts. A map that doubles moves all it has: with a million tokens in one map that was seconds of standing

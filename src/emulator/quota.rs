@@ -21,6 +21,17 @@ pub(super) struct Limits {
     pub(super) device_per_minute: u32,
 }
 
+impl Limits {
+    /// Each by the name it is changed by.
+    pub(super) fn named(self) -> [(&'static str, u32); 3] {
+        [
+            ("quota_per_s", self.per_s),
+            ("quota_per_minute", self.per_minute),
+            ("device_quota_per_minute", self.device_per_minute),
+        ]
+    }
+}
+
 /// Whose quota is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {

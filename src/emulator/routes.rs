@@ -65,6 +65,8 @@ impl Shared {
 struct Around<'a> {
     book: &'a Book,
     wire: &'a Wire,
+    /// Releases before the request, so that one right after it was logged is not missed.
+    releases: u64,
 }
 
 impl Stage for Around<'_> {
@@ -76,7 +78,7 @@ impl Stage for Around<'_> {
     }
 
     fn released(&self) -> impl Future<Output = ()> + Send {
-        self.book.released()
+        self.book.released(self.releases)
     }
 }
 
@@ -104,7 +106,8 @@ pub(super) async fn handle_control(shared: Arc<Shared>, request: Request<Incomin
 }
 
 async fn provider(shared: &Shared, wire: &Wire, head: &Parts, body: Incoming) -> Reply {
-    let (path, around) = (head.uri.path(), Around { book: &shared.book, wire });
+    let path = head.uri.path();
+    let around = Around { book: &shared.book, wire, releases: shared.book.releases() };
     match (&head.method, send_path(path)) {
         (&Method::POST, Some(project)) => send(shared, Sender { project, headers: &head.headers, around }, body).await,
         (&Method::POST, None) if path == "/token" => {

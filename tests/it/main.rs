@@ -11,6 +11,7 @@ mod bulk;
 mod cancel;
 mod ceiling;
 mod cli;
+mod connections;
 mod credentials;
 mod demo;
 mod devices;

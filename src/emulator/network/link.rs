@@ -6,13 +6,14 @@
 //! server that misses one block misreads those after it. That is why a single refused stream is an answer of the
 //! server above, and not done here.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use super::faults::{Faults, GoAway};
-use super::frame::{self, Cutter, Head, INITIAL_WINDOW, MAX_STREAMS, PREFACE, kind};
+use super::frame::{self, Cutter, Head, PREFACE, kind};
+use super::terms::Terms;
 
 /// What a connection is below HTTP from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,14 +53,6 @@ enum Speaks {
     Http2,
 }
 
-/// A SETTINGS frame that the client has not acknowledged.
-#[derive(Debug)]
-struct Sent {
-    /// Put in here; the server above must not see its acknowledgement.
-    ours: bool,
-    max_streams: Option<u32>,
-}
-
 /// The end that was announced, or is about to be.
 #[derive(Debug, Clone, Copy)]
 struct Leaving {
@@ -85,14 +78,13 @@ pub(crate) struct Link {
     preface: usize,
     up: Cutter,
     down: Cutter,
-    settings: VecDeque<Sent>,
-    greeted: bool,
-    limit: Option<u32>,
+    terms: Terms,
     seen: u32,
     processed: u32,
     streams: u32,
     open: BTreeSet<u32>,
-    hinted: u32,
+    /// Open streams whose answer has begun with early hints.
+    hinted: BTreeSet<u32>,
     leaving: Option<Leaving>,
 }
 
@@ -109,7 +101,8 @@ impl Link {
         }
         self.up.feed(bytes);
         while let Some((head, at)) = self.up.next() {
-            if self.fate == Fate::Open && self.passes_up(head, at.len()) {
+            // Streams that come after the end are still counted.
+            if self.passes_up(head, at.len()) && self.fate == Fate::Open {
                 to_server.extend_from_slice(self.up.bytes(at));
             }
         }
@@ -127,36 +120,32 @@ impl Link {
         self.down.feed(bytes);
         while let Some((head, at)) = self.down.next() {
             if head.kind == kind::SETTINGS && !head.first_flag() {
-                self.announce(at.clone());
+                self.terms.announce(self.down.bytes(at.clone()), &self.faults);
             }
-            if self.faults.early_hints && head.kind == kind::HEADERS && head.stream > self.hinted {
-                self.hinted = head.stream;
+            if self.faults.early_hints && head.kind == kind::HEADERS && self.hinted.insert(head.stream) {
                 self.out.extend_from_slice(&frame::early_hints(head.stream));
             }
             self.out.extend_from_slice(self.down.bytes(at));
             if head.ends_stream() {
                 self.open.remove(&head.stream);
+                self.hinted.remove(&head.stream);
             }
         }
         self.leave_when_idle();
     }
 
+    /// What the client sent after the end: only counted.
+    pub(super) fn too_late(&mut self, bytes: &[u8]) {
+        if self.leaving.is_some() && self.fate == Fate::Fin {
+            self.client_sent(bytes, &mut Vec::new());
+        }
+    }
+
     /// Other faults from now on.
     pub(super) fn change(&mut self, faults: &Faults) {
-        let mut parameters = Vec::new();
-        if faults.max_streams != self.faults.max_streams {
-            parameters.push((MAX_STREAMS, faults.max_streams));
-        }
-        if faults.initial_window != self.faults.initial_window {
-            parameters.push((INITIAL_WINDOW, faults.initial_window));
-        }
-        let max_streams = (faults.max_streams != self.faults.max_streams).then_some(faults.max_streams);
+        let told = if self.fate == Fate::Open { self.terms.change(&self.faults, faults) } else { None };
+        self.out.extend(told.into_iter().flatten());
         self.faults = faults.clone();
-        // Before the server's own SETTINGS nothing may be sent; those will have the new values.
-        if self.greeted && !parameters.is_empty() && self.fate == Fate::Open {
-            self.settings.push_back(Sent { ours: true, max_streams });
-            self.out.extend_from_slice(&frame::settings(&parameters));
-        }
         self.wake();
     }
 
@@ -209,7 +198,7 @@ impl Link {
 
     fn passes_up(&mut self, head: Head, length: usize) -> bool {
         match head.kind {
-            kind::SETTINGS if head.first_flag() => return self.acknowledged(),
+            kind::SETTINGS if head.first_flag() => return self.terms.acknowledged(),
             kind::PING if self.faults.ignore_pings && !head.first_flag() => {
                 one_more(&self.counts.pings_ignored);
                 return false;
@@ -240,7 +229,7 @@ impl Link {
         if self.leaving.is_some_and(|leaving| stream > leaving.last) {
             return self.left_out();
         }
-        if self.allowed().is_some_and(|most| self.open.len() >= most as usize) {
+        if self.terms.most_streams().is_some_and(|most| self.open.len() >= most as usize) {
             one_more(&self.counts.overruns);
             // Code and words as FCM was seen to say it.
             let words = "exceeded_max_concurrent_streams";
@@ -257,12 +246,6 @@ impl Link {
             let still = self.faults.goaway_unprocessed;
             self.leave(Leaving { last: stream, code: 0, words: "", still, announced: false });
         }
-    }
-
-    /// The most streams the client may have open: the acknowledged limit, or a higher one that is on its way.
-    fn allowed(&self) -> Option<u32> {
-        let coming = self.settings.iter().filter_map(|sent| sent.max_streams);
-        self.limit.map(|limit| coming.fold(limit, u32::max))
     }
 
     fn left_out(&mut self) {
@@ -295,23 +278,5 @@ impl Link {
         if over {
             self.meet(Fate::Fin);
         }
-    }
-
-    /// An acknowledgement of SETTINGS: whether it is for the server above.
-    fn acknowledged(&mut self) -> bool {
-        let Some(sent) = self.settings.pop_front() else { return true };
-        self.limit = sent.max_streams.or(self.limit);
-        !sent.ours
-    }
-
-    /// The server's own SETTINGS: they pass, with what is in force here written over them.
-    fn announce(&mut self, at: std::ops::Range<usize>) {
-        let (max_streams, window) = (self.faults.max_streams, self.faults.initial_window);
-        let frame = self.down.bytes(at);
-        frame::set_parameter(frame, MAX_STREAMS, max_streams);
-        frame::set_parameter(frame, INITIAL_WINDOW, window);
-        let max_streams = frame::parameter(frame, MAX_STREAMS);
-        self.settings.push_back(Sent { ours: false, max_streams });
-        self.greeted = true;
     }
 }

@@ -15,6 +15,7 @@ mod faults;
 mod frame;
 mod link;
 mod tap;
+mod terms;
 
 pub use faults::{Act, GoAway, Network};
 pub(super) use link::Fate;

@@ -95,7 +95,9 @@ impl<I: Socket> Tap<I> {
         ready!(self.drain_and_flush(cx))?;
         // Gone already is as good.
         let _ = ready!(Pin::new(&mut self.io).poll_shutdown(cx));
-        Poll::Ready(Ok(()))
+        // A socket that is closed with something unread is reset, and a client that is reset loses what it has not
+        // read yet. So the rest is read until the client closes its side too.
+        self.swallow(cx)
     }
 
     /// Reads and throws away until the client ends the connection.
@@ -107,6 +109,7 @@ impl<I: Socket> Tap<I> {
             if buffer.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
+            lock(&self.link).too_late(buffer.filled());
         }
     }
 

@@ -86,6 +86,19 @@ fn storm() -> Control {
     }
 }
 
+#[test]
+fn the_manual_has_every_field_and_every_count() {
+    let manual = include_str!("../../../docs/EMULATOR.md");
+    let control = json!(storm());
+    let stats = json!(fanfare::emulator::Stats::default());
+    let quiet = ["uptime_ms", "log_write_failures"];
+    for object in [&control, &control["network"], &stats] {
+        for name in object.as_object().unwrap().keys().filter(|name| !quiet.contains(&name.as_str())) {
+            assert!(manual.contains(&format!("`{name}`")), "missing in docs/EMULATOR.md: {name}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_in_force_is_shown_and_one_call_brings_back_what_it_was_started_with() {
     let emulator = started(Settings::default(), Control { latency_ms: Some(4), ..Control::default() });

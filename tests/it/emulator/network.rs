@@ -359,6 +359,29 @@ async fn an_answer_can_be_the_end_of_its_connection() {
 }
 
 #[tokio::test]
+async fn over_http_1_a_connection_is_cut_or_silenced_just_the_same() {
+    let emulator = open_to_all();
+    let ask = async |token: &str| {
+        let mut io = TcpStream::connect(emulator.addr()).await.unwrap();
+        let body = goal(token);
+        let head = format!("POST {SEND} HTTP/1.1\r\nhost: emulator\r\ncontent-length: {}\r\n\r\n", body.len());
+        io.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+        io
+    };
+    let mut byte = [0];
+    assert_eq!(timeout(LONG, ask("fin-1").await.read(&mut byte)).await.unwrap().unwrap(), 0);
+    let reset = timeout(LONG, ask("losttcprst-1").await.read(&mut byte)).await.unwrap().unwrap_err();
+    assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+    let mut held = ask("held-1").await;
+    timeout(LONG, emulator.logged(3)).await.unwrap();
+    emulator.control(&now(Act::BlackHole { connection: None })).unwrap();
+    emulator.control(&Control { release: true, ..Control::default() }).unwrap();
+    assert!(timeout(SILENCE, held.read(&mut byte)).await.is_err());
+    let accepted: Vec<bool> = emulator.log().iter().map(|entry| entry.accepted).collect();
+    assert_eq!(accepted, [false, true, true]);
+}
+
+#[tokio::test]
 async fn over_tls_a_cut_is_a_cut_too() {
     let emulator = started(Settings { tls: true, ..Settings::default() }, Control::default());
     let url = format!("{}{SEND}", emulator.endpoint());
