@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::GrantRun;
 use super::pace::Pace;
+use super::{FORFEIT_AFTER, GrantRun};
 
 /// How far in advance grants are given out.
 pub const AHEAD: Duration = Duration::from_millis(100);
+
+/// How far in the past the first grant of a run may be due: it must not be given up as late before it can be used.
+pub(super) const CREDIT: Duration = Duration::from_millis(FORFEIT_AFTER.as_millis() as u64 / 2);
 
 /// What asking for grants comes to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,10 +64,11 @@ impl Bucket {
         let fits = ((horizon - due) / every).floor() + 1.0;
         let n = f64::from(want.max(1)).min(fits);
         self.next = due + n * every;
+        // In the past after a quiet time: the burst may leave at once.
         let first = self.origin + Duration::from_nanos(due.max(0.0).ceil() as u64);
         Reservation::Granted(GrantRun {
             n: n as u32,
-            first: first.max(now),
+            first: first.max(now.checked_sub(CREDIT).unwrap_or(now)),
             every: Duration::from_nanos(every.ceil() as u64),
         })
     }
@@ -92,8 +96,9 @@ mod tests {
         }
     }
 
-    fn times(run: GrantRun) -> impl Iterator<Item = Instant> {
-        (0..run.n).map(move |i| run.first + run.every * i)
+    /// When the grants of a run given at `now` can be used.
+    fn times(run: GrantRun, now: Instant) -> impl Iterator<Item = Instant> {
+        (0..run.n).map(move |i| now.max(run.first + run.every * i))
     }
 
     #[test]
@@ -111,7 +116,7 @@ mod tests {
         let mut bucket = Bucket::empty_until(start, 1000.0, 10.0);
         let later = start + Duration::from_secs(3600);
         let run = granted(bucket.reserve(10, &Pace::full(start), later));
-        assert_eq!((run.n, run.first), (10, later));
+        assert_eq!((run.n, run.first, run.every), (10, later - 9 * MS, MS), "the last is due now");
         let next = granted(bucket.reserve(1, &Pace::full(start), later));
         assert_eq!(next.first, later + MS);
     }
@@ -199,8 +204,8 @@ mod tests {
                         if let Reservation::Granted(run) = bucket.reserve(want, &pace, now) {
                             prop_assert!(run.n >= 1 && run.n <= want);
                             prop_assert!(run.first >= pace.paused_until(), "inside the pause");
-                            prop_assert!(run.first >= now && run.first <= now + AHEAD + MS / 1000);
-                            due.extend(times(run));
+                            prop_assert!(run.first + CREDIT >= now && run.first <= now + AHEAD + MS / 1000);
+                            due.extend(times(run, now));
                         }
                     }
                 }

@@ -15,31 +15,32 @@ const STEP: Duration = Duration::from_millis(5);
 const LARGEST_ASK_S: f64 = 0.010;
 /// Asked for without any use to go by: a cold start.
 const FIRST_ASK: u64 = 4;
+/// So many forfeited without one used: two cold starts' worth. One can be lost to a machine that stood still.
+const STARVED: u64 = 2 * FIRST_ASK;
 
 /// What was used lately.
 #[derive(Debug)]
 pub struct Demand {
     /// Grants used by then, oldest first; never empty.
     marks: VecDeque<(Instant, u64)>,
-    /// Used and forfeited when last looked, and whether only forfeits had come since the use before.
-    last: (u64, u64),
-    starving: bool,
+    /// Used and forfeited when the last use was seen.
+    last_use: (u64, u64),
 }
 
 impl Demand {
     /// Nothing used so far.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { marks: VecDeque::from([(now, 0)]), last: (0, 0), starving: false }
+        Self { marks: VecDeque::from([(now, 0)]), last_use: (0, 0) }
     }
 
-    /// Whether grants were forfeited and none was used since: this instance lacks something else (its provider has
-    /// stalled, say), and what it took now would be wasted for the others. Both are counts since the start.
+    /// Whether grants were forfeited again and again and none was used since: this instance lacks something else (its
+    /// provider has stalled, say), and what it took now would be wasted for the others. Both are counts since the start.
     pub const fn is_starving(&mut self, used: u64, forfeited: u64) -> bool {
-        let (used_before, forfeited_before) = self.last;
-        self.starving = used == used_before && (self.starving || forfeited > forfeited_before);
-        self.last = (used, forfeited);
-        self.starving
+        if used != self.last_use.0 {
+            self.last_use = (used, forfeited);
+        }
+        forfeited - self.last_use.1 >= STARVED
     }
 
     /// Grants used within the last 20 ms; `total` is what was used since the start.
@@ -102,12 +103,13 @@ mod tests {
     #[test]
     fn an_instance_that_only_forfeits_is_starving_until_it_uses_one() {
         let mut demand = Demand::new(Instant::now());
-        assert!(!demand.is_starving(0, 0), "a cold start");
-        assert!(!demand.is_starving(10, 3), "some come late in a busy time");
-        assert!(demand.is_starving(10, 4));
-        assert!(demand.is_starving(10, 4), "it has used none since");
-        assert!(!demand.is_starving(11, 9));
-        assert!(!demand.is_starving(11, 9));
+        assert!(!demand.is_starving(0, 4), "a cold start");
+        assert!(!demand.is_starving(10, 30), "some come late in a busy time");
+        assert!(!demand.is_starving(10, 37));
+        assert!(demand.is_starving(10, 38));
+        assert!(demand.is_starving(10, 38), "it has used none since");
+        assert!(!demand.is_starving(11, 39));
+        assert!(!demand.is_starving(11, 46));
     }
 
     #[test]

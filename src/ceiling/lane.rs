@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bucket::{AHEAD, Bucket, Reservation};
+use super::bucket::{AHEAD, Bucket, CREDIT, Reservation};
 use super::pace::Pace;
 use super::redis::{Answer, Ask, FULL};
 use super::{FORFEIT_AFTER, GrantRun};
@@ -122,7 +122,9 @@ impl Lane {
         if heard - asked > FORFEIT_AFTER {
             return Err(answer.n);
         }
-        let first = (heard + answer.wait).max(self.pace.paused_until());
+        let due = heard + answer.wait;
+        let due = due.checked_sub(answer.credit.min(CREDIT)).unwrap_or(due);
+        let first = due.max(self.pace.paused_until());
         Ok(Reservation::Granted(GrantRun { n: answer.n, first, every: answer.every }))
     }
 
@@ -154,7 +156,7 @@ mod tests {
     /// An answer with the server's clock at 50 s.
     fn answer(n: u32, pause_us: i64, cut_us: i64) -> Answer {
         let pace_ppm = if cut_us == 0 { FULL } else { FULL / 2 };
-        Answer { n, wait: MS, every: MS, pause_us, pace_ppm, cut_us, now_us: 50_000_000 }
+        Answer { n, wait: MS, credit: Duration::ZERO, every: MS, pause_us, pace_ppm, cut_us, now_us: 50_000_000 }
     }
 
     #[test]
@@ -200,6 +202,9 @@ mod tests {
         let run = GrantRun { n: 7, first: heard + MS, every: MS };
         assert_eq!(lane.answer(&answer(7, 0, 0), now, heard), Ok(Reservation::Granted(run)));
         assert_eq!(lane.answer(&answer(7, 0, 0), now, now + 51 * MS), Err(7));
+        let quiet = Answer { wait: Duration::ZERO, credit: 6 * MS, ..answer(7, 0, 0) };
+        let run = GrantRun { n: 7, first: heard - 6 * MS, every: MS };
+        assert_eq!(lane.answer(&quiet, now, heard), Ok(Reservation::Granted(run)), "the burst may leave at once");
     }
 
     #[test]

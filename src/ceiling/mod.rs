@@ -69,7 +69,7 @@ impl Settings {
 pub struct GrantRun {
     /// How many.
     pub n: u32,
-    /// When the first may be used.
+    /// When the first may be used; in the past after a quiet time, when a burst may leave at once.
     pub first: Instant,
     /// Distance between two of them.
     pub every: Duration,

@@ -94,7 +94,10 @@ impl<'a> Ask<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub n: u32,
+    /// Until the first grant is due, or until it is worth asking again.
     pub wait: Duration,
+    /// How long ago the first grant was due, after a quiet time.
+    pub credit: Duration,
     pub every: Duration,
     /// End of the pause, pace at the cut and time of the cut, by the server's clock; 0 = none.
     pub pause_us: i64,
@@ -108,10 +111,11 @@ impl Answer {
     fn parse(raw: &[i64], want: u32) -> Option<Self> {
         let &[n, wait, every, pause_us, pace_ppm, cut_us, now_us] = raw else { return None };
         let n = u32::try_from(n).ok().filter(|n| *n <= want)?;
-        let wait = Duration::from_micros(u64::try_from(wait).ok()?);
+        let credit = Duration::from_micros(u64::try_from(-wait).unwrap_or(0));
+        let wait = Duration::from_micros(u64::try_from(wait).or(if n > 0 { Ok(0) } else { Err(()) }).ok()?);
         let every = Duration::from_nanos(u64::try_from(every).ok().filter(|every| *every > 0)?);
         let sane = pause_us >= 0 && (1..=FULL).contains(&pace_ppm) && (0..=now_us).contains(&cut_us);
-        sane.then_some(Self { n, wait, every, pause_us, pace_ppm, cut_us, now_us })
+        sane.then_some(Self { n, wait, credit, every, pause_us, pace_ppm, cut_us, now_us })
     }
 
     /// Pause left when the script ran.
@@ -183,13 +187,17 @@ mod tests {
     fn an_answer_that_means_nothing_is_no_answer() {
         let good = [3, 250, 111_111, 0, FULL, 0, 5_000_000];
         assert_eq!(Answer::parse(&good, 3).map(|answer| answer.n), Some(3));
-        let twisted: [(usize, i64); 7] = [(0, 4), (0, -1), (1, -1), (2, 0), (3, -1), (4, FULL + 1), (5, 5_000_001)];
+        let twisted: [(usize, i64); 6] = [(0, 4), (0, -1), (2, 0), (3, -1), (4, FULL + 1), (5, 5_000_001)];
         for (i, value) in twisted {
             let mut raw = good;
             raw[i] = value;
             assert_eq!(Answer::parse(&raw, 3), None, "{raw:?}");
         }
         assert_eq!(Answer::parse(&good[..6], 3), None);
+        let early = |n: i64| Answer::parse(&[n, -250, 111_111, 0, FULL, 0, 5_000_000], 3);
+        let credit = early(3).map(|answer| (answer.wait, answer.credit));
+        assert_eq!(credit, Some((Duration::ZERO, Duration::from_micros(250))));
+        assert_eq!(early(0), None, "to ask again in the past");
         assert_eq!(Answer::parse(&[], 3), None);
     }
 

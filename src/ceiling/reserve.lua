@@ -17,8 +17,9 @@
 --          8 own_pace       the caller's own pace, millionths; FULL = the ceiling
 --          9 news           1 = the provider has told the caller so since the last call, 0 = it is a memory
 --
--- Answer   { n, wait, every, pause, pace, cut, now }, integers: n grants, the first `wait` microseconds from now, then
---          one per `every` nanoseconds; or n = 0 and "ask again in `wait`". A Lua number loses its fraction on the way
+-- Answer   { n, wait, every, pause, pace, cut, now }, integers: n grants, the first `wait` microseconds from now
+--          (negative after a quiet time, when up to `burst` are due already), then one per `every` nanoseconds; or
+--          n = 0 and "ask again in `wait`". A Lua number loses its fraction on the way
 --          out, so every value is rounded here, to the side that is never early.
 
 local EPOCH = 1700000000 -- keeps times small enough that a double still holds 1/64 of a microsecond
@@ -76,8 +77,10 @@ local from = math.max(due, pause, now - (burst - 1) * distance)
 local n, wait = 0, 0
 if from <= horizon then
   n = math.min(want, math.floor((horizon - from) / distance) + 1)
-  wait = math.max(0, math.ceil(from - now))
-  if n > 0 then due = from + n * distance end
+  if n > 0 then
+    wait = math.ceil(from - now)
+    due = from + n * distance
+  end
 else
   wait = math.ceil(from - horizon)
 end

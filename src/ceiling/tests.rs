@@ -57,7 +57,7 @@ async fn nothing_is_reserved_while_nothing_is_wanted() {
     assert!(timeout(60 * SECOND, bench.runs.recv()).await.is_err());
     bench.ceiling.want(3);
     let run = bench.next().await;
-    assert_eq!((run.n, run.first), (3, bench.start + 60 * SECOND));
+    assert_eq!((run.n, run.first), (3, bench.start + 60 * SECOND - 9 * MS), "a burst of ten may be due");
     assert!(timeout(60 * SECOND, bench.runs.recv()).await.is_err(), "three were wanted, three came");
 }
 
@@ -212,4 +212,35 @@ async fn every_ten_seconds_one_line_says_what_is_in_force_while_grants_are_wante
     let quiet = lines.with("ceiling in force").len();
     tokio::time::sleep(60 * SECOND).await;
     assert!(lines.with("ceiling in force").len() <= quiet + 1, "silent when nothing is wanted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_pause_is_said_once_and_time_throttled_and_time_held_are_counted_apart() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut bench = bench(1000.0, None, false);
+    bench.use_for(2 * SECOND, 50).await;
+    let busy = bench.ceiling.snapshot();
+    assert!(busy.held_for > SECOND && busy.throttled_for.is_zero(), "our own ceiling only: {busy:?}");
+    for n in 1..=2 {
+        for _ in 0..3 {
+            bench.ceiling.throttled(Some(7 * SECOND));
+            bench.use_for(SECOND, 50).await;
+        }
+        bench.use_for(9 * SECOND, 50).await;
+        let said = lines.with("ceiling paused by the provider");
+        assert_eq!(said.len(), n, "{said:?}");
+        assert_eq!((&said[n - 1]["fields"]["told_by"], &said[n - 1]["level"]), (&"provider".into(), &"WARN".into()));
+    }
+    let after = bench.ceiling.snapshot();
+    // Asked for three times a second apart: nine seconds each.
+    assert!((17 * SECOND..=18 * SECOND + 100 * MS).contains(&after.throttled_for), "{after:?}");
+    let held = after.held_for - busy.held_for;
+    assert!(held < 8 * SECOND, "a pause is not held by our own ceiling: {after:?}");
+    bench.ceiling.want(0);
+    tokio::time::sleep(60 * SECOND).await;
+    let idle = bench.ceiling.snapshot();
+    assert!(idle.held_for <= after.held_for + SECOND, "nothing is held when nothing is wanted: {idle:?}");
 }
