@@ -9,6 +9,7 @@ mod harness;
 mod api;
 mod ceiling;
 mod cli;
+mod connections;
 mod demo;
 mod devices;
 mod emulator;
