@@ -66,70 +66,73 @@ fn took(world: &World) -> Duration {
 
 /// A connection lives for a hundred requests, and three more that it does not process.
 async fn goaway_every_100() {
-    let mut times = Vec::new();
-    for (run, every) in [("calm-goaway", 0), ("goaway", 100)] {
-        let world = World::new(Database::Sqlite, false).await;
-        let storm = Network { goaway_every: Some(every), goaway_unprocessed: Some(3), ..Network::default() };
-        world.emulate(wrong(storm));
-        let (world, service) = serving(world, run, &followers(run, 2500)).await;
-        let fanout = service.settled(&service.goal(run, run, 120).await).await;
-        exactly_once(&world, &fanout, 2500);
-        let stats = world.emulator.stats();
-        assert!(every == 0 || (stats.goaways >= 15 && fanout.unprocessed > 0), "{stats:?}");
-        assert!(service.said("breaker changed").is_empty(), "a GOAWAY is no failure");
-        println!("{run}: {:?}, {} GOAWAYs, {} unprocessed", took(&world), stats.goaways, fanout.unprocessed);
-        times.push(took(&world));
-    }
+    // At the same time, so that both have the same machine.
+    let (calm, storm) = tokio::join!(goaway_every(0, "calm-goaway"), goaway_every(100, "goaway"));
     // `cargo bench --bench connections` measures it; here only that nothing waits for anything.
-    assert!(times[1] < times[0] * 2, "{times:?}");
+    assert!(storm < calm * 2, "{storm:?} instead of {calm:?}");
+}
+
+async fn goaway_every(every: u32, run: &'static str) -> Duration {
+    let world = World::new(Database::Sqlite, false).await;
+    let storm = Network { goaway_every: Some(every), goaway_unprocessed: Some(3), ..Network::default() };
+    world.emulate(wrong(storm));
+    let (world, service) = serving(world, run, &followers(run, 1000)).await;
+    let fanout = service.settled(&service.goal(run, run, 120).await).await;
+    exactly_once(&world, &fanout, 1000);
+    let stats = world.emulator.stats();
+    assert!(every == 0 || (stats.goaways >= 7 && fanout.unprocessed > 0), "{stats:?}");
+    assert!(service.said("breaker changed").is_empty(), "a GOAWAY is no failure");
+    println!("{run}: {:?}, {} GOAWAYs, {} unprocessed", took(&world), stats.goaways, fanout.unprocessed);
+    took(&world)
 }
 
 /// The last stream it names is lower than what it has processed: what was delivered is sent again, and both are counted.
 async fn goaway_that_lies() {
-    let (world, service) = serving(World::new(Database::Sqlite, false).await, "liar", &followers("liar", 1500)).await;
+    let (world, service) = serving(World::new(Database::Sqlite, false).await, "liar", &followers("liar", 700)).await;
     let id = service.goal("liar", "liar", 120).await;
-    for sent in [300, 600, 900] {
+    for sent in [150, 300, 450] {
         world.emulator.logged(sent).await;
         world.emulate(act(Act::Goaway(GoAway { last_stream: Some(1), ..GoAway::default() })));
     }
     let fanout = service.settled(&id).await;
     let stats = world.emulator.stats();
-    assert_eq!((fanout.delivered, fanout.failed, stats.distinct_accepted), (1500, 0, 1500), "{fanout:#?}");
+    assert_eq!((fanout.delivered, fanout.failed, stats.distinct_accepted), (700, 0, 700), "{fanout:#?}");
     assert!(stats.duplicates_accepted > 0, "it lied about some: {stats:?}");
-    assert!(fanout.unprocessed >= stats.duplicates_accepted, "{fanout:?} {stats:?}");
-    let sent = fanout.attempts - fanout.unsent - fanout.unprocessed;
-    assert_eq!(sent + stats.duplicates_accepted, stats.requests, "{fanout:?} {stats:?}");
+    assert_eq!(stats.requests, 700 + stats.duplicates_accepted, "{stats:?}");
+    // A connection that was cut before its GOAWAY was read leaves attempts of which nothing is known: those are retried.
+    assert_eq!(fanout.attempts, 700 + fanout.unprocessed + fanout.unsent + fanout.retried, "{fanout:?}");
+    assert!(stats.duplicates_accepted <= fanout.unprocessed + fanout.retried, "{fanout:?} {stats:?}");
 }
 
 /// GOAWAY with an error is the provider in trouble: what it did not process never left for good.
 async fn goaway_in_anger() {
-    let (world, service) = serving(World::new(Database::Sqlite, false).await, "anger", &followers("anger", 1500)).await;
+    let (world, service) = serving(World::new(Database::Sqlite, false).await, "anger", &followers("anger", 700)).await;
     let id = service.goal("anger", "anger", 120).await;
-    for sent in [300, 600, 900] {
+    for sent in [150, 300, 450] {
         world.emulator.logged(sent).await;
         world.emulate(act(Act::Goaway(GoAway { code: 11, ..GoAway::default() })));
     }
     let fanout = service.settled(&id).await;
     let stats = world.emulator.stats();
-    assert_eq!((fanout.delivered, fanout.failed, stats.distinct_accepted), (1500, 0, 1500), "{fanout:#?}");
+    assert_eq!((fanout.delivered, fanout.failed, stats.distinct_accepted), (700, 0, 700), "{fanout:#?}");
     assert_eq!(fanout.attempts - fanout.unsent - fanout.unprocessed, stats.requests, "{fanout:?} {stats:?}");
     assert_eq!(stats.duplicates_accepted, 0);
 }
 
 /// Every third stream is refused.
 async fn refused_streams() {
-    let token = |i: usize| if i % 3 == 0 { format!("flakyrefused-ref-{i}") } else { format!("ok-ref-{i}") };
-    let tokens: Vec<String> = (0..1500).map(token).collect();
+    let token = |i: usize| if i.is_multiple_of(3) { format!("flakyrefused-ref-{i}") } else { format!("ok-ref-{i}") };
+    let tokens: Vec<String> = (0..600).map(token).collect();
     let (world, service) = serving(World::new(Database::Sqlite, false).await, "ref", &tokens).await;
     let fanout = service.settled(&service.goal("ref", "ref", 120).await).await;
-    exactly_once(&world, &fanout, 1500);
-    assert_eq!((fanout.unprocessed, world.emulator.stats().refused), (500, 500));
-    assert_eq!(fanout.attempts, 2000, "each with a grant of its own");
+    exactly_once(&world, &fanout, 600);
+    assert_eq!((fanout.unprocessed, world.emulator.stats().refused), (200, 200));
+    assert_eq!(fanout.attempts, 800, "each with a grant of its own");
 }
 
 /// 100 streams, then 4, then none, then 100 again, in the middle of a burst.
 async fn streams_taken_away() {
-    let (world, service) = serving(World::new(Database::Sqlite, false).await, "taken", &followers("taken", 2000)).await;
+    let (world, service) = serving(World::new(Database::Sqlite, false).await, "taken", &followers("taken", 800)).await;
     let id = service.goal("taken", "taken", 120).await;
     world.emulator.logged(300).await;
     world.emulate(streams(4));
@@ -144,7 +147,7 @@ async fn streams_taken_away() {
     assert_eq!(world.emulator.stats().requests, stopped, "no stream, no request");
     world.emulate(streams(100));
     let fanout = service.settled(&id).await;
-    exactly_once(&world, &fanout, 2000);
+    exactly_once(&world, &fanout, 800);
     assert_eq!((fanout.unprocessed, fanout.outcomes["unconfirmed"]), (0, 0));
     assert!(fanout.unsent <= 32, "at most those that were on their way when the limit fell: {fanout:?}");
     assert!(service.said("breaker changed").is_empty(), "a lower limit is no failure");
@@ -152,39 +155,26 @@ async fn streams_taken_away() {
 }
 
 /// `k` of 32 slots never get an answer.
-async fn stalled(k: usize, run: &'static str) -> (Fanout, Duration, serde_json::Value) {
+async fn stalled(k: usize, run: &'static str) {
     let mut world = World::new(Database::Sqlite, false).await;
-    world.set("FCM__STALL_AFTER_MS", 300);
     world.set("FCM__ATTEMPT_TIMEOUT_MS", 20_000);
     let token = |i: usize| if i < k { format!("hang-{run}-{i}") } else { format!("ok-{run}-{i}") };
-    let (world, service) = serving(world, run, &(0..1500).map(token).collect::<Vec<_>>()).await;
-    world.emulate(Control { latency_ms: Some(50), ..Control::default() });
-    let id = service.goal(run, run, 12).await;
+    let (world, service) = serving(world, run, &(0..500).map(token).collect::<Vec<_>>()).await;
+    // So long that the others are not through before the stalled ones may lend their slots.
+    world.emulate(Control { latency_ms: Some(100), ..Control::default() });
+    let id = service.goal(run, run, 8).await;
     let fanout = service.settled(&id).await;
-    assert_eq!((fanout.delivered, fanout.outcomes["unconfirmed"]), (1500 - k as u64, k as u64), "{fanout:#?}");
-    let line = service.line(&id).await;
-    (fanout, took(&world), line)
+    assert_eq!((fanout.delivered, fanout.outcomes["unconfirmed"]), (500 - k as u64, k as u64), "{fanout:#?}");
+    let lent = service.line(&id).await["lent_peak"].as_u64().unwrap();
+    println!("{k} of 32 stalled: the others took {:?}, {lent} slots lent", took(&world));
+    // What was lent before more than a quarter was old is a third of the slots at most.
+    assert!(lent <= 10 && (k != 8 || lent >= 8), "{k} stalled, {lent} lent");
 }
 
-/// Law 12: up to a quarter may stall and the others keep their throughput; above that nothing more is lent.
+/// Law 12: up to a quarter may stall and the others keep their throughput (`cargo bench --bench connections` measures
+/// it); above that nothing more is lent, and the others still get through.
 async fn stalled_requests() {
-    let stories = [(0, "stall-0"), (8, "stall-8"), (12, "stall-12"), (24, "stall-24")];
-    let running: Vec<_> = stories.into_iter().map(|(k, run)| tokio::spawn(stalled(k, run))).collect();
-    let mut times = Vec::new();
-    for (running, (k, _)) in running.into_iter().zip(stories) {
-        let (fanout, took, line) = running.await.unwrap();
-        let lent = line["lent_peak"].as_u64().unwrap();
-        println!("{k} of 32 stalled: {took:?}, {lent} slots lent, {} stalled", fanout.stalled);
-        times.push(took);
-        match k {
-            0 => {}
-            8 => assert_eq!(lent, 8, "{line}"),
-            // Lent before a quarter was old, which is a third of the slots at most.
-            _ => assert!(lent <= 10, "{line}"),
-        }
-    }
-    // With 8 slots lost for good it would be 1.33; `cargo bench --bench connections` measures it without company.
-    assert!(times[1] < times[0].mul_f64(1.5), "{times:?}");
+    tokio::join!(stalled(8, "stall-8"), stalled(20, "stall-20"));
 }
 
 /// 1,000 slots at once, on connections that carry 100: ten, made once.
@@ -203,7 +193,7 @@ async fn a_cold_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_provider_that_closes_and_refuses_costs_no_outcome() {
+async fn a_provider_that_closes_refuses_and_stalls_costs_nobody_an_outcome() {
     together(vec![
         ("GOAWAY every 100 requests", Box::pin(goaway_every_100())),
         ("GOAWAY that lies", Box::pin(goaway_that_lies())),
@@ -211,13 +201,9 @@ async fn a_provider_that_closes_and_refuses_costs_no_outcome() {
         ("refused streams", Box::pin(refused_streams())),
         ("streams taken away", Box::pin(streams_taken_away())),
         ("1,000 slots", Box::pin(a_cold_start())),
+        ("stalled requests", Box::pin(stalled_requests())),
     ])
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn stalled_requests_hold_up_nobody_else() {
-    stalled_requests().await;
 }
 
 fn pool(endpoint: &str, change: impl FnOnce(&mut Pool)) -> Connections {
@@ -259,6 +245,9 @@ async fn a_peer_that_is_mute_or_away_costs_only_time() {
             Network { refuse_ms: Some(60_000), ..Network::default() },
         ] {
             emulator.control(&wrong(Network { now: vec![Act::Rst { connection: None }], ..trouble })).unwrap();
+            while pool.open() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             for got in join_all((0..20).map(|_| attempt(&pool))).await {
                 let known = matches!(got.verdict, Verdict::Unsent) && !got.maybe;
                 assert!(known, "tls {tls}: {got:?}");
@@ -351,8 +340,9 @@ async fn answer_late(
     requests: Arc<AtomicUsize>,
 ) -> std::io::Result<()> {
     socket.read_exact(&mut [0; 24]).await?;
-    // SETTINGS without a limit.
+    // SETTINGS without a limit, and a window for all the bodies that will come.
     socket.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await?;
+    socket.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x3f, 0xff, 0, 0]).await?;
     loop {
         let mut head = [0; 9];
         socket.read_exact(&mut head).await?;
@@ -384,7 +374,7 @@ async fn ten_thousand_cancelled_streams_leave_later_traffic_unharmed() {
             }
         };
         tokio::select! {
-            _ = join_all(given_up.iter_mut()) => panic!("answered before it was given up"),
+            got = join_all(given_up.iter_mut()) => panic!("wave {wave}: not given up by us: {:?}", got[0]),
             () = all_arrived => {}
         }
     }
