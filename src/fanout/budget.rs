@@ -45,7 +45,8 @@ impl RetryBudget {
     }
 
     fn prune(&mut self, now: Instant) {
-        let old = |t: Instant| now.saturating_duration_since(t) >= Duration::from_secs(SECONDS);
+        // A bucket holds a second: its last attempt is forgotten ten seconds after it, not after nine.
+        let old = |t: Instant| now.saturating_duration_since(t) >= Duration::from_secs(SECONDS + 1);
         while self.buckets.front().is_some_and(|(t, ..)| old(*t)) {
             self.buckets.pop_front();
         }

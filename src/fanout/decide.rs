@@ -26,6 +26,8 @@ pub struct Delivery {
     pub maybe: bool,
     /// It was resent after a refresh of the access token.
     pub reauthed: bool,
+    /// When a credential was first refused for it.
+    pub refused: Option<Instant>,
     /// Times it was resent because the provider had not processed it.
     pub resends: u16,
     /// What the last attempt would be kept as, should the deadline come next.
@@ -51,8 +53,8 @@ pub struct Facts {
     pub variant_accepted: bool,
     /// The attempt was the probe of a half-open breaker.
     pub probe: bool,
-    /// Somebody under the same credential was served lately.
-    pub credential_works: bool,
+    /// When somebody under the same credential was last served.
+    pub credential_worked: Option<Instant>,
     /// Wait before the one retry.
     pub retry_delay: Duration,
 }
@@ -86,7 +88,11 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
         Verdict::TokenSuspect if facts.variant_accepted => Next::Finish(Outcome::TokenInvalid),
         Verdict::TokenSuspect => Next::Suspect,
         Verdict::Credential(CredentialFault::AccessToken) if !delivery.reauthed => Next::Reauth,
-        Verdict::Credential(_) if facts.credential_works => Next::Finish(Outcome::Credential),
+        // The evidence rule for credentials: it is the recipient's fault only if others were served since it was first
+        // refused. A role that is missing for a moment, or for good, fails nobody before the deadline.
+        Verdict::Credential(_) if delivery.refused.is_some_and(|first| facts.credential_worked > Some(first)) => {
+            Next::Finish(Outcome::Credential)
+        }
         Verdict::Credential(_) => Next::Pending(facts.now + PENDING_DELAY),
         // Behind the others: if two devices alone are throttled, they must not be the first to leave after the pause
         // they caused, and cause the next one.
@@ -158,7 +164,7 @@ mod tests {
             last_meaningful: None,
             variant_accepted: false,
             probe: false,
-            credential_works: false,
+            credential_worked: None,
             retry_delay: Duration::from_millis(250),
         }
     }
@@ -219,12 +225,17 @@ mod tests {
         let now = Instant::now();
         let refused = Verdict::Credential(CredentialFault::AccessToken);
         assert_eq!(decide(refused, &Delivery::default(), &facts(now)), Next::Reauth);
-        let again = Delivery { reauthed: true, ..Delivery::default() };
+        let again = Delivery { reauthed: true, refused: Some(now), ..Delivery::default() };
         assert!(matches!(decide(refused, &again, &facts(now)), Next::Pending(_)));
-        let works = Facts { credential_works: true, ..facts(now) };
-        assert_eq!(decide(refused, &again, &works), Next::Finish(Outcome::Credential));
+        let before = Facts { credential_worked: Some(now), ..facts(now) };
+        assert!(matches!(decide(refused, &again, &before), Next::Pending(_)), "it may have broken since");
+        let since = Facts { credential_worked: Some(now + Duration::from_millis(1)), ..facts(now) };
+        assert_eq!(decide(refused, &again, &since), Next::Finish(Outcome::Credential));
         let role = Verdict::Credential(CredentialFault::Project);
-        assert!(matches!(decide(role, &Delivery::default(), &facts(now)), Next::Pending(_)));
+        assert!(
+            matches!(decide(role, &Delivery::default(), &since), Next::Pending(_)),
+            "a first refusal is never final"
+        );
     }
 
     #[test]

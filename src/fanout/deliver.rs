@@ -67,16 +67,16 @@ impl Dispatcher {
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
             fan.variant(no).accepted()
         });
-        let credential_works = match answer.verdict {
-            Verdict::Credential(fault) => self.gates.works(fault, flying.platform, self.now),
-            _ => false,
+        let credential_worked = match answer.verdict {
+            Verdict::Credential(fault) => self.gates.worked(fault, flying.platform),
+            _ => None,
         };
         Facts {
             now: self.now,
             last_meaningful: self.last_meaningful,
             variant_accepted,
             probe,
-            credential_works,
+            credential_worked,
             retry_delay: self.pacing.retry_delay,
         }
     }
@@ -167,6 +167,9 @@ impl Dispatcher {
         delivery.maybe |= answer.maybe;
         delivery.cause = cause(answer.verdict).or(delivery.cause);
         let next = decide(answer.verdict, delivery, &facts);
+        if matches!(answer.verdict, Verdict::Credential(_)) {
+            delivery.refused.get_or_insert(facts.now);
+        }
         if let Some(failure) = failure(answer.verdict) {
             delivery.unconfirmed |= failure == Failure::Unconfirmed;
             delivery.first_failure.get_or_insert((failure, facts.now));

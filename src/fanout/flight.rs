@@ -109,7 +109,8 @@ impl Flight {
 
     /// Notes attempts that have become old and lends their slots out while that helps; returns whom they are for.
     ///
-    /// When more than a quarter of those in flight are old, the provider is slow, and lending would add load.
+    /// When more than a quarter of those that may be in flight are old, the provider is slow, and lending would add load.
+    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed.
     pub fn age(&mut self, now: Instant) -> Vec<Spot> {
         let mut fresh = Vec::new();
         while let Some((started, id)) = self.by_age.front().copied() {
@@ -129,7 +130,7 @@ impl Flight {
 
     fn lend(&mut self) {
         for id in &self.old {
-            if self.lent >= self.slots.lent || self.old.len() * 4 > self.flying.len() {
+            if self.lent >= self.slots.lent || self.old.len() * 4 > self.slots.slots + self.lent {
                 return;
             }
             if let Some(flying) = self.flying.get_mut(id).filter(|f| !f.lent) {
@@ -198,6 +199,19 @@ mod tests {
         }
         assert_eq!(flight.age(later).len(), 3);
         assert_eq!(flight.lent(), 0, "3 of 8 are over a quarter");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quarter_lends_although_others_have_just_landed() {
+        let t = Instant::now();
+        let mut flight = flight(8, 4);
+        for _ in 0..2 {
+            launch(&mut flight, t);
+        }
+        let later = t + Duration::from_secs(2);
+        launch(&mut flight, later);
+        assert_eq!(flight.age(later).len(), 2);
+        assert_eq!((flight.lent(), flight.free()), (2, 7));
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,6 +12,8 @@ use crate::domain::recipient::Platform;
 
 /// A credential that served somebody this recently works: a refusal is about the recipient then.
 const WORKS_FOR: Duration = Duration::from_secs(10);
+/// So many refusals in a row shut the gate although it served somebody that recently: a credential can break.
+const REFUSALS: u32 = 16;
 /// A refused access token is expected to be replaced within this time.
 const REFRESH_TIME: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -24,11 +26,13 @@ pub struct AuthGate {
     backoff: Duration,
     probing: bool,
     worked: Option<Instant>,
+    /// Refusals since it last served somebody.
+    refusals: u32,
 }
 
 impl Default for AuthGate {
     fn default() -> Self {
-        Self { shut_until: None, backoff: FIRST_BACKOFF, probing: false, worked: None }
+        Self { shut_until: None, backoff: FIRST_BACKOFF, probing: false, worked: None, refusals: 0 }
     }
 }
 
@@ -56,7 +60,9 @@ impl AuthGate {
     }
 
     fn refused(&mut self, now: Instant) {
-        if self.works(now) || (self.shut_until.is_some() && !self.probing) {
+        self.refusals += 1;
+        let recently = self.works(now) && self.refusals < REFUSALS;
+        if recently || (self.shut_until.is_some() && !self.probing) {
             return;
         }
         self.probing = false;
@@ -214,12 +220,12 @@ impl Gates {
         }
     }
 
-    /// Whether the credential behind a fault served somebody lately.
+    /// When the credential behind a fault last served somebody.
     #[must_use]
-    pub fn works(&self, fault: CredentialFault, platform: Platform, now: Instant) -> bool {
+    pub const fn worked(&self, fault: CredentialFault, platform: Platform) -> Option<Instant> {
         match fault {
-            CredentialFault::Platform => self.platforms[platform as usize].works(now),
-            CredentialFault::Project | CredentialFault::AccessToken => self.project.works(now),
+            CredentialFault::Platform => self.platforms[platform as usize].worked,
+            CredentialFault::Project | CredentialFault::AccessToken => self.project.worked,
         }
     }
 }
@@ -275,7 +281,25 @@ mod tests {
         gates.note(Credit::Worked, Platform::Ios, now);
         gates.note(PROJECT, Platform::Ios, now);
         assert_eq!(gates.shut(now, Some(1)), None);
-        assert!(gates.works(CredentialFault::Project, Platform::Web, now));
+        assert_eq!(gates.worked(CredentialFault::Project, Platform::Web), Some(now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_credential_that_breaks_is_given_sixteen_refusals() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.note(Credit::Worked, Platform::Ios, now);
+        for _ in 1..REFUSALS {
+            gates.note(PROJECT, Platform::Ios, now);
+        }
+        assert_eq!(gates.shut(now, Some(1)), None);
+        gates.note(PROJECT, Platform::Ios, now);
+        assert!(gates.shut(now, Some(1)).is_some() && gates.refused());
+        let later = now + FIRST_BACKOFF;
+        let _probe = gates.launched(Platform::Ios, later);
+        gates.note(Credit::Worked, Platform::Ios, later);
+        gates.note(PROJECT, Platform::Ios, later);
+        assert_eq!(gates.shut(later, Some(1)), None, "the count starts again");
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,6 +33,12 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// enough of those end the connection: attempts that time out by the thousand must not.
 const RESETS_REMEMBERED: usize = 20_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(30);
+/// h2 ends a connection that has received many small DATA frames nobody read, and the late answers of streams we gave up
+/// are such. Their number is bounded by the attempts we make, so the bound may be wide.
+const UNREAD_BYTES: usize = 64 << 20;
+/// Flow-control windows, bytes: more than we read of any body, and enough for the bodies of all streams at once.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Where a connection stands.
 #[derive(Debug, Clone)]
@@ -182,6 +188,9 @@ impl Driver {
         let mut builder = Builder::new();
         builder
             .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .data_frame_budget(UNREAD_BYTES)
             .max_concurrent_reset_streams(RESETS_REMEMBERED)
             .reset_stream_duration(REMEMBERED_FOR)
             .max_local_error_reset_streams(None);

@@ -4,6 +4,9 @@
 //! HTTP/2 libraries keep a request back while the peer allows no further stream, and say nothing of it. Streams are
 //! numbered in the order in which they are opened, so the highest number whose HEADERS were written tells which
 //! requests left: the others provably did not.
+//!
+//! A write that fails is not told upwards: answers and a GOAWAY may have come in before the peer closed, and HTTP/2 would
+//! throw them away unread. Nothing leaves any more; the end is met by reading.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -61,12 +64,20 @@ pub struct Tap<T> {
     io: T,
     seen: Arc<Seen>,
     frames: Frames,
+    /// A write failed.
+    shut: bool,
 }
 
 impl<T> Tap<T> {
     /// Watches from the first byte on.
     pub fn new(io: T, seen: Arc<Seen>) -> Self {
-        Self { io, seen, frames: Frames::default() }
+        Self { io, seen, frames: Frames::default(), shut: false }
+    }
+
+    /// What a write came to; `all` bytes are as good as written once nothing can be.
+    fn unless_shut(&mut self, result: Poll<io::Result<usize>>, all: usize) -> Poll<io::Result<usize>> {
+        self.shut |= matches!(result, Poll::Ready(Err(_)));
+        if self.shut { Poll::Ready(Ok(all)) } else { result }
     }
 
     fn wrote(&mut self, bytes: &[u8]) {
@@ -89,11 +100,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Tap<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.shut {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let wrote = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(n)) = wrote {
             self.wrote(&bytes[..n]);
         }
-        wrote
+        self.unless_shut(wrote, bytes.len())
     }
 
     fn poll_write_vectored(
@@ -101,6 +115,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let all = parts.iter().map(|part| part.len()).sum();
+        if self.shut {
+            return Poll::Ready(Ok(all));
+        }
         let wrote = Pin::new(&mut self.io).poll_write_vectored(cx, parts);
         if let Poll::Ready(Ok(mut n)) = wrote {
             for part in parts {
@@ -109,7 +127,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
                 n -= taken;
             }
         }
-        wrote
+        self.unless_shut(wrote, all)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -117,7 +135,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        if self.shut {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.shut |= matches!(flushed, Poll::Ready(Err(_)));
+        if self.shut { Poll::Ready(Ok(())) } else { flushed }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -193,5 +216,41 @@ mod tests {
         let mut frames = Frames::default();
         let headers = bytes.len() - frame(0, 3, 1).len() - frame(1, 3, 0).len();
         assert_eq!(frames.opened(&bytes[..headers + HEAD - 1]), Some(1), "a head that is cut off has not left");
+    }
+
+    /// Something to read, and a peer that takes nothing any more.
+    struct Closed(&'static [u8]);
+
+    impl AsyncRead for Closed {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Closed {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_came_in_is_read_although_nothing_can_be_written_and_nothing_counts_as_left() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let seen = Arc::new(Seen::default());
+        let mut tap = Tap::new(Closed(b"the last answer"), Arc::clone(&seen));
+        tap.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(1, 1, 3)].concat()).await.unwrap();
+        tap.flush().await.unwrap();
+        let mut read = String::new();
+        tap.read_to_string(&mut read).await.unwrap();
+        assert_eq!((read.as_str(), seen.left(1)), ("the last answer", false));
+        assert!(seen.heard().is_some());
     }
 }

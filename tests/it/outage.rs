@@ -1,9 +1,9 @@
 //! What only time heals: the provider is gone for a while, a connection dies without a word, retries want more than
 //! their budget. Nobody is lost, little is sent meanwhile, and the return is no stampede.
 //!
-//! `FANFARE_LONG=1` makes the outage 10 minutes instead of 20 seconds. Twenty are enough to see four back-offs (1, 2, 4 and
-//! 8 s) and a return while the breaker waits in the fifth; that they go on doubling to a minute is shown without waiting
-//! by the breaker's own tests.
+//! `FANFARE_LONG=1` makes the outage 10 minutes instead of 12 seconds, `FANFARE_OUTAGE_S` any other length. Twelve are
+//! enough to see three back-offs (1, 2 and 4 s) and a return while the breaker waits in the fourth; that they go on
+//! doubling to a minute is shown without waiting by the breaker's own tests.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const LATENCY_MS: u64 = 40;
 fn outage() -> Duration {
     let long = std::env::var("FANFARE_LONG").is_ok_and(|v| v == "1");
     let set = std::env::var("FANFARE_OUTAGE_S").ok().map(|v| v.parse().expect("FANFARE_OUTAGE_S: seconds"));
-    Duration::from_secs(set.unwrap_or(if long { 600 } else { 20 }))
+    Duration::from_secs(set.unwrap_or(if long { 600 } else { 12 }))
 }
 
 /// Longer than the outage and the longest back-off after it.
@@ -81,7 +81,7 @@ async fn away(kind: Away, run: &'static str) {
     world.set("CEILING__QUOTA_PER_MINUTE", 600_000);
     let wire = world.wire().await;
     let service = world.spawn().await;
-    let tokens: Vec<String> = (0..1500).map(|i| format!("ok-{run}-{i}")).collect();
+    let tokens: Vec<String> = (0..1000).map(|i| format!("ok-{run}-{i}")).collect();
     service.follow(run, &tokens).await;
     let id = service.goal(run, run, useful_s()).await;
     world.emulator.logged(300).await;
@@ -89,6 +89,8 @@ async fn away(kind: Away, run: &'static str) {
     kind.begin(&world, &wire);
     let begun = Instant::now();
     service.says(1, |line| line["message"] == "breaker changed" && line["to"] == "open").await;
+    // What was in flight has arrived by now, and the first probe leaves after 0.8 s at the earliest.
+    tokio::time::sleep(Duration::from_millis(400)).await;
     let (asked, dialled) = (world.emulator.stats().requests, wire.accepted());
     tokio::time::sleep(outage().saturating_sub(begun.elapsed())).await;
     let probes = world.emulator.stats().requests - asked;
@@ -100,8 +102,8 @@ async fn away(kind: Away, run: &'static str) {
 
     let fanout = service.settled(&id).await;
     let stats = world.emulator.stats();
-    assert_eq!((fanout.recipients, fanout.delivered, fanout.failed), (1500, 1500, 0), "{fanout:#?}");
-    assert_eq!(stats.distinct_accepted, 1500, "{stats:?}");
+    assert_eq!((fanout.recipients, fanout.delivered, fanout.failed), (1000, 1000, 0), "{fanout:#?}");
+    assert_eq!(stats.distinct_accepted, 1000, "{stats:?}");
     let held = kind == Away::Unavailable;
     assert!(stats.duplicates_accepted <= if held { 0 } else { EXPOSURE }, "{stats:?}");
 
@@ -112,7 +114,9 @@ async fn away(kind: Away, run: &'static str) {
         Away::Silent => assert!(dials as u64 <= failed + 2, "{dials} connections, {opened} openings"),
         Away::Refused => assert!(fanout.unsent <= EXPOSURE + failed + 1, "{fanout:?}"),
     }
-    assert!((2..=12).contains(&opened), "{opened} openings in {:?}", outage());
+    // A silent connection is found after 8 s; the others at once.
+    let least = if kind == Away::Silent { 1 } else { 3 };
+    assert!((least..=20).contains(&opened), "{opened} openings in {:?}", outage());
     assert!(verbose.contains("breaker: open") || verbose.contains("breaker: half_open"), "{verbose}");
     let shown = |state: &str| metrics.contains(&format!("fanfare_breaker_state{{state=\"{state}\"}} 1"));
     assert!(shown("open") || shown("half_open"), "{metrics}");
@@ -169,7 +173,7 @@ async fn swallowed() {
     world.emulate(latency(20));
     let wire = world.wire().await;
     let service = world.spawn().await;
-    let tokens: Vec<String> = (0..1500).map(|i| format!("ok-swallow-{i}")).collect();
+    let tokens: Vec<String> = (0..1000).map(|i| format!("ok-swallow-{i}")).collect();
     service.follow("swallow", &tokens).await;
     let id = service.goal("swallow", "swallow", 120).await;
     world.emulator.logged(300).await;
@@ -183,7 +187,7 @@ async fn swallowed() {
     assert!(healed < Duration::from_secs(15), "{healed:?}");
     let fanout = service.settled(&id).await;
     let stats = world.emulator.stats();
-    assert_eq!((fanout.delivered, fanout.failed, stats.distinct_accepted), (1500, 0, 1500), "{fanout:#?}");
+    assert_eq!((fanout.delivered, fanout.failed, stats.distinct_accepted), (1000, 0, 1000), "{fanout:#?}");
     // Those in flight may have been delivered, for all that can be known: each is repeated at most once.
     assert!(stats.duplicates_accepted <= EXPOSURE && fanout.retried <= EXPOSURE, "{stats:?} {fanout:?}");
     assert_eq!(wire.accepted(), 2, "one connection died, one took its place");
@@ -217,8 +221,8 @@ async fn retries_within_their_budget() {
 
 /// 5 % of the devices are answered 503 with Retry-After 20: they wait without a slot, and the breaker is not theirs.
 async fn some_devices_of_a_sick_backend() {
-    let calm = time_of_the_others("calm", |_| false).await;
-    let sick = time_of_the_others("sick", |i| i % 20 == 7).await;
+    // At the same time, so that both have the same machine.
+    let (calm, sick) = tokio::join!(time_of_the_others("calm", |_| false), time_of_the_others("sick", |i| i % 20 == 7));
     println!("5 % answered 503 with Retry-After 20: the others took {sick:?}, calm {calm:?}");
     // The exact ratio is measured by `cargo bench --bench connections`; a slot held for 20 s would make it 3 and more.
     assert!(sick < calm * 2, "{sick:?} instead of {calm:?}");
@@ -229,13 +233,13 @@ async fn time_of_the_others(run: &'static str, sick: impl Fn(usize) -> bool) -> 
     world.emulate(latency(50));
     let service = world.spawn().await;
     let token = |i| if sick(i) { format!("unavailable-20-{run}-{i}") } else { format!("ok-{run}-{i}") };
-    service.follow(run, &(0..1500).map(token).collect::<Vec<_>>()).await;
+    service.follow(run, &(0..800).map(token).collect::<Vec<_>>()).await;
     let fanout = service.settled(&service.goal(run, run, 8).await).await;
     let log = world.emulator.log();
     let well: Vec<u64> = log.iter().filter(|e| e.token.starts_with("ok-")).map(|e| e.t_ns).collect();
     assert_eq!(fanout.delivered as usize, well.len(), "each once: {fanout:?}");
-    assert_eq!(fanout.outcomes["expired"], 1500 - fanout.delivered, "{fanout:?}");
-    assert_eq!(fanout.attempts, 1500, "nobody was asked before the time: {fanout:?}");
+    assert_eq!(fanout.outcomes["expired"], 800 - fanout.delivered, "{fanout:?}");
+    assert_eq!(fanout.attempts, 800, "nobody was asked before the time: {fanout:?}");
     assert!(to(&service, "open").is_empty(), "a twentieth is no outage");
     Duration::from_nanos(well.last().unwrap() - log[0].t_ns)
 }
@@ -247,12 +251,12 @@ async fn one_platforms_key() {
     let service = world.spawn().await;
     // Every third follower has an iPhone.
     let token = |i: usize| if i % 3 == 1 { format!("thirdparty-key-{i}") } else { format!("ok-key-{i}") };
-    service.follow("key", &(0..1500).map(token).collect::<Vec<_>>()).await;
+    service.follow("key", &(0..900).map(token).collect::<Vec<_>>()).await;
     let id = service.goal("key", "key", 8).await;
     service.says(1, |line| line["message"].as_str().is_some_and(|m| m.starts_with("credential refused"))).await;
     let (verbose, metrics) = (get(&service, "/readyz?verbose").await, get(&service, "/metrics").await);
     let fanout = service.settled(&id).await;
-    assert_eq!((fanout.delivered, fanout.outcomes["credential"]), (1000, 500), "{fanout:#?}");
+    assert_eq!((fanout.delivered, fanout.outcomes["credential"]), (600, 300), "{fanout:#?}");
     let refused = service.said("credential refused; it is probed until it serves somebody");
     let names: Vec<&str> = refused.iter().map(|line| line["credential"].as_str().unwrap()).collect();
     assert_eq!(names, ["ios"], "once, and no other");
@@ -263,7 +267,7 @@ async fn one_platforms_key() {
     let log = world.emulator.log();
     let of = |kind: &str| log.iter().filter(|e| e.token.starts_with(kind)).map(|e| e.t_ns).collect::<Vec<_>>();
     let (well, probes) = (of("ok-"), of("thirdparty-"));
-    // 1,000 in rows of 32 that take 50 ms are 1.6 s. Held by the other platform, they would have taken the whole 8 s.
+    // 600 in rows of 32 that take 50 ms are 1 s. Held by the other platform, they would have taken the whole 8 s.
     let took = Duration::from_nanos(well.last().unwrap() - well[0]);
     assert!(took < Duration::from_secs(6), "{took:?}");
     // What was in flight when the first refusal came, then one after 1, 2 and 4 s.
@@ -294,26 +298,33 @@ async fn the_totals_are_those_of_all_fan_outs_and_of_the_provider() {
     world.emulate(latency(20));
     let wire = world.wire().await;
     let service = world.spawn().await;
-    let kinds = ["ok", "flaky503", "flakyrefused", "ok", "dead", "ok", "quota-1", "ok", "ok"];
-    let token = |run: &str, i: usize| format!("{}-{run}-{i}", if i < 100 { kinds[i % 9] } else { "ok" });
+    let kinds = ["ok", "flaky503", "flakyrefused", "ok", "dead", "ok"];
+    let kind = |i: usize| match i {
+        // One device alone that is throttled is no throttle of the project.
+        6 => "flakyquota-1",
+        0..100 => kinds[i % 6],
+        _ => "ok",
+    };
+    let token = |run: &str, i: usize| format!("{}-{run}-{i}", kind(i));
     let mut sums = BTreeMap::<&str, u64>::new();
-    for run in ["sum-1", "sum-2"] {
+    for (round, run) in [(1, "sum-1"), (2, "sum-2")] {
         service.follow(run, &(0..1200).map(|i| token(run, i)).collect::<Vec<_>>()).await;
         let before = world.emulator.stats().requests;
-        let id = service.goal(run, run, 12).await;
+        let id = service.goal(run, run, 20).await;
         world.emulator.logged(before + 400).await;
-        // A new access token is needed, and then a new connection, and for a time there is none.
-        world.emulate(Control { revoke: true, ..Control::default() });
+        // A new access token is needed (a second one within a minute is not asked for), then for a time there is no
+        // connection.
+        world.emulate(Control { revoke: round == 1, ..Control::default() });
         world.emulator.logged(before + 600).await;
+        let opened = to(&service, "open").len();
         wire.now(Conduct::Refuse);
-        service.says(1, |line| line["message"] == "breaker changed" && line["to"] == "open").await;
+        // The second opening is a probe that found nobody.
+        service.says(opened + 2, |line| line["message"] == "breaker changed" && line["to"] == "open").await;
         wire.now(Conduct::Carry);
         let fanout = service.settled(&id).await;
         assert_eq!(fanout.ledger, "exact");
-        assert!(
-            fanout.reauthed > 0 && fanout.unsent > 0 && fanout.unprocessed > 0 && fanout.retried > 0,
-            "{fanout:#?}"
-        );
+        assert_eq!(fanout.reauthed > 0, round == 1, "{fanout:#?}");
+        assert!(fanout.unsent > 0 && fanout.unprocessed > 0 && fanout.retried > 0, "{fanout:#?}");
         let line = service.line(&id).await;
         let all = [
             ("attempts", fanout.attempts),
