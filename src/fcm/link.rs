@@ -33,8 +33,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// enough of those end the connection: attempts that time out by the thousand must not.
 const RESETS_REMEMBERED: usize = 20_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(30);
-/// h2 ends a connection that has received many small DATA frames nobody read, and the late answers of streams we gave up
-/// are such. Their number is bounded by the attempts we make, so the bound may be wide.
+/// h2 ends a connection after many small DATA frames nobody read; the late answers of streams we gave up are such.
 const UNREAD_BYTES: usize = 64 << 20;
 /// Flow-control windows, bytes: more than we read of any body, and enough for the bodies of all streams at once.
 const STREAM_WINDOW: u32 = 128 << 10;
@@ -235,10 +234,8 @@ impl Driver {
     async fn part(&self, connection: Conn) -> &'static str {
         // The last sender keeps the connection open.
         self.state.send_replace(State::Ended);
-        match tokio::time::timeout(GOODBYE, connection).await {
-            Ok(_) => "no longer used",
-            Err(_) => "no longer used, and no goodbye",
-        }
+        let bye = tokio::time::timeout(GOODBYE, connection).await;
+        if bye.is_ok() { "no longer used" } else { "no longer used, and no goodbye" }
     }
 
     fn note_limit(&self, known: &mut usize, now: usize) {

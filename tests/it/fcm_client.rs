@@ -312,7 +312,7 @@ async fn a_reset_after_sending_may_have_been_delivered() {
 }
 
 #[tokio::test]
-async fn a_peer_that_wants_http_1_is_a_protocol_failure() {
+async fn a_peer_that_wants_http_1_is_a_protocol_failure_or_no_peer_at_all() {
     let server = Server::start(|_| Reply::Reset(Reason::HTTP_1_1_REQUIRED)).await;
     assert_eq!(attempt(&server.client()).await.verdict, PROTOCOL);
     assert_eq!(server.seen.counts(), (1, 1));
