@@ -7,12 +7,11 @@ const LONGEST_PATH: usize = 4096;
 /// Whether the value of a setting for a path is a key itself, which is secret. People do put it there: platforms that
 /// have variables and no files leave nothing else to do with `GOOGLE_APPLICATION_CREDENTIALS`.
 pub(super) fn is_key(value: &str) -> bool {
-    let text =
-        value.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '"' | '\'' | '`' | '\\'));
-    // In base64 an opening brace and a quote, a line break or a space begin like this. `AIza` is an API key, refused as
-    // one, but by somebody who does not repeat it.
-    let coded =
-        text.len() > 100 && ["ey", "ew", "MII"].iter().any(|start| text.starts_with(start)) && !text.contains('.');
+    let text = value.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '"' | '\'' | '`' | '\\'));
+    // Base64 of anything, in either alphabet: a path this long begins with a slash or has a dot in it. `AIza` is an API
+    // key, refused as one, but by somebody who does not repeat it.
+    let of_base64 = |b: u8| b.is_ascii_alphanumeric() || b.is_ascii_whitespace() || b"+/-_=".contains(&b);
+    let coded = text.len() > 100 && !text.starts_with('/') && text.bytes().all(of_base64);
     text.starts_with(['{', '<'])
         || text.starts_with("-----BEGIN")
         || text.starts_with("AIza")
@@ -59,6 +58,7 @@ mod tests {
     fn a_key_is_told_from_a_path() {
         let coded = format!("eyJ0eXBlIjog{}", "A".repeat(120));
         let lines = format!("ewog\n{coded}");
+        let wrapped = ["InsidHlw", "77u/ewog", "IHsidHlw", "e1widHlw", "ZXlKMGVY"].map(|start| start.repeat(20));
         for key in [
             "{}",
             " \u{feff}{\"a\"",
@@ -70,6 +70,9 @@ mod tests {
             &lines,
         ] {
             assert!(is_key(key), "{key:?}");
+        }
+        for key in wrapped.iter().flat_map(|key| [key.clone(), format!("'{key}'\n")]) {
+            assert!(is_key(&key), "{key:?}");
         }
         let deep = format!("/{}", "a/".repeat(200));
         for path in

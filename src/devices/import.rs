@@ -17,6 +17,8 @@ use crate::wire::{Format, ImportAnswer};
 
 /// Rows of one batch, one transaction.
 const BATCH_ROWS: usize = 1000;
+/// Database rows after which a batch is written although it has fewer lines: somebody may follow thousands.
+const BATCH_WRITTEN: usize = 5 * BATCH_ROWS;
 /// Bytes of lines after which a batch is written although it has fewer rows.
 const BATCH_BYTES: usize = 1024 * 1024;
 
@@ -69,6 +71,7 @@ struct Writing {
 #[derive(Default)]
 struct Batch {
     rows: Vec<ImportRow>,
+    written: usize,
     bytes: usize,
     last_line: u64,
     by_id: HashMap<DeviceId, usize>,
@@ -79,12 +82,13 @@ struct Batch {
 
 impl Batch {
     fn full(&self) -> bool {
-        self.rows.len() + self.earlier.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES
+        self.rows.len() + self.earlier.len() >= BATCH_ROWS || self.written >= BATCH_WRITTEN || self.bytes >= BATCH_BYTES
     }
 
     /// Takes a row if the batch has neither its device nor its address. A later line about a device at the same address
     /// replaces the earlier one: files made by a join have many of them in a row. Gives back a row it does not take.
     fn push(&mut self, row: ImportRow) -> Option<ImportRow> {
+        self.written += row.written();
         match (self.by_id.get(row.id()), self.by_address.get(&row.device.address)) {
             (None, None) => {
                 self.by_id.insert(row.id().clone(), self.rows.len());

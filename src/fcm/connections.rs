@@ -188,9 +188,10 @@ impl Connections {
                     Ok(wire) => break wire,
                     Err(kept) => kept,
                 };
-                let connection = stream.connection();
-                match pool.try_stream(Some(connection)) {
-                    _ if kept == Kept::NoStream => break Wire::Broken(Broken::NoStream),
+                if kept == Kept::NoStream {
+                    break Wire::Broken(Broken::NoStream);
+                }
+                match pool.try_stream(Some(stream.connection())) {
                     Some(other) if moves < MOVES => stream = other,
                     _ => break Wire::Broken(Broken::Connect),
                 }

@@ -212,6 +212,8 @@ impl Driver {
         let mut looks = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
+                // What has come in is read before silence is judged: it may be us who slept.
+                biased;
                 ended = &mut connection => return if ended.is_ok() { "closed" } else { "broken" },
                 () = self.state.closed() => return self.part(connection).await,
                 _ = looks.tick() => {}

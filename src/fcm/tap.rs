@@ -30,7 +30,7 @@ pub struct Seen {
     base: Instant,
     /// Microseconds since `base` at which bytes last came in; 0 = never.
     heard: AtomicU64,
-    /// The highest stream number whose HEADERS were given to the network.
+    /// The highest stream number whose HEADERS were given to the network, or wait for it.
     left: AtomicU32,
 }
 
@@ -47,7 +47,7 @@ impl Seen {
         (micros > 0).then(|| self.base + std::time::Duration::from_micros(micros))
     }
 
-    /// Whether the HEADERS of this stream were given to the network.
+    /// Whether the HEADERS of this stream were given to the network, or can no longer be kept from it.
     pub fn left(&self, stream: u32) -> bool {
         self.left.load(Ordering::Acquire) >= stream
     }
@@ -80,9 +80,25 @@ impl<T> Tap<T> {
         if self.shut { Poll::Ready(Ok(all)) } else { result }
     }
 
-    fn wrote(&mut self, bytes: &[u8]) {
-        if let Some(stream) = self.frames.opened(bytes) {
-            self.seen.left.fetch_max(stream, Ordering::AcqRel);
+    /// Notes which requests left. What was offered and not yet taken counts as well: HTTP/2 cannot take it back, and it
+    /// goes out when the network does. Only what was refused for good never left.
+    fn offered(&mut self, wrote: &Poll<io::Result<usize>>, parts: &[IoSlice<'_>]) {
+        let mut taken = match wrote {
+            Poll::Ready(Ok(n)) => *n,
+            Poll::Ready(Err(_)) => return,
+            Poll::Pending => 0,
+        };
+        let mut ahead = None;
+        for part in parts {
+            let (gone, waiting) = part.split_at(taken.min(part.len()));
+            taken -= gone.len();
+            let mut opened = self.frames.opened(gone);
+            if !waiting.is_empty() {
+                opened = opened.max(ahead.get_or_insert_with(|| self.frames.clone()).opened(waiting));
+            }
+            if let Some(stream) = opened {
+                self.seen.left.fetch_max(stream, Ordering::AcqRel);
+            }
         }
     }
 }
@@ -104,9 +120,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
             return Poll::Ready(Ok(bytes.len()));
         }
         let wrote = Pin::new(&mut self.io).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(n)) = wrote {
-            self.wrote(&bytes[..n]);
-        }
+        self.offered(&wrote, &[IoSlice::new(bytes)]);
         self.unless_shut(wrote, bytes.len())
     }
 
@@ -120,13 +134,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
             return Poll::Ready(Ok(all));
         }
         let wrote = Pin::new(&mut self.io).poll_write_vectored(cx, parts);
-        if let Poll::Ready(Ok(mut n)) = wrote {
-            for part in parts {
-                let taken = n.min(part.len());
-                self.wrote(&part[..taken]);
-                n -= taken;
-            }
-        }
+        self.offered(&wrote, parts);
         self.unless_shut(wrote, all)
     }
 
@@ -149,7 +157,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tap<T> {
 }
 
 /// Finds the heads of frames in a stream of bytes, however it is cut.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Frames {
     /// Bytes to pass over: the preface, then payloads.
     skip: usize,
@@ -238,6 +246,44 @@ mod tests {
 
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A peer that takes some bytes, then none for now.
+    struct Full(usize);
+
+    impl AsyncWrite for Full {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let taken = self.0.min(bytes.len());
+            self.0 -= taken;
+            if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_request_that_waits_for_a_full_network_cannot_be_kept_back_any_more() {
+        let bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(1, 1, 30), frame(1, 3, 30)].concat();
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        for taken in [0, 20, PREFACE + 5, PREFACE + HEAD + 10] {
+            for parts in [1, 2] {
+                let seen = Arc::new(Seen::default());
+                let mut tap = Tap::new(Full(taken), Arc::clone(&seen));
+                let (a, b) = bytes.split_at(PREFACE + HEAD + 20);
+                let wrote = match parts {
+                    1 => Pin::new(&mut tap).poll_write(cx, a),
+                    _ => Pin::new(&mut tap).poll_write_vectored(cx, &[IoSlice::new(a), IoSlice::new(b)]),
+                };
+                assert!(wrote.is_pending() || taken > 0);
+                assert_eq!((seen.left(1), seen.left(3)), (true, parts == 2), "{taken} bytes taken, {parts} parts");
+            }
         }
     }
 

@@ -279,4 +279,10 @@ impl ImportRow {
     pub fn id(&self) -> &DeviceId {
         &self.device.id
     }
+
+    /// Database rows it writes, about.
+    #[must_use]
+    pub fn written(&self) -> usize {
+        1 + self.follows.as_ref().map_or(0, |follows| follows.subjects.len())
+    }
 }

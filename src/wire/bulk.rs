@@ -145,6 +145,7 @@ pub struct ImportAnswer {
 
 /// A rejected line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"line": 4, "code": "bad_csv", "reason": "a quote is opened in column 3 and not closed"}))]
 pub struct Reject {
     /// From 1.
     pub line: u64,

@@ -85,8 +85,13 @@ impl Sink {
         let mut name = wanted.file_name().unwrap_or_default().to_owned();
         name.push(".partial");
         let partial = wanted.with_file_name(name);
+        // Of an export that was killed. A new file is made, since an old one may be readable by others.
+        match std::fs::remove_file(&partial) {
+            Err(fault) if fault.kind() != io::ErrorKind::NotFound => return Err(unwritable(&partial, &fault)),
+            _ => {}
+        }
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create_new(true);
         // Device tokens are in it.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -201,6 +206,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let wanted = place.path().join("devices.csv");
         let files = || std::fs::read_dir(place.path()).unwrap().count();
+        std::fs::write(place.path().join("devices.csv.partial"), "left behind, for everybody to read").unwrap();
         let mut sink = Sink::open(Some(&wanted), false).unwrap();
         sink.write(b"first").unwrap();
         assert!(!wanted.exists());
@@ -210,6 +216,8 @@ mod tests {
         sink.write(b"first").unwrap();
         sink.finish(false).unwrap();
         drop(sink);
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&wanted).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
         assert!(Sink::open(Some(&wanted), false).is_err());
         let mut sink = Sink::open(Some(&wanted), true).unwrap();
         sink.write(b"second").unwrap();

@@ -212,7 +212,8 @@ impl Store for SqliteStore {
     }
 
     async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
-        self.writer.run(rows.len(), move |c| import::import(c, rows, revive).boxed()).await
+        let written: usize = rows.iter().map(ImportRow::written).sum();
+        self.writer.run(written, move |c| import::import(c, rows, revive).boxed()).await
     }
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
