@@ -38,8 +38,8 @@ const SILENCE: Duration = Duration::from_secs(30);
         (status = 200, description = "What became of the lines.", body = ImportAnswer),
         (status = 408, description = "`body_timeout`: silent for 30 s."),
         (status = 415, description = "`unsupported_media_type`"),
-        (status = 422, description = "No line was kept, or the file as a whole cannot be read; `import` in the body is \
-            the account."),
+        (status = 422, description = "`nothing_imported`, `unreadable_file`, `empty_import`: no line was kept; the field \
+            import in the body is the account."),
     ),
     security(("key" = ["devices"])))]
 pub(super) async fn run(

@@ -145,6 +145,7 @@ pub struct ImportAnswer {
 
 /// A rejected line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"line": 4, "code": "invalid", "reason": "/platform: \"ios9\" is no platform: write android, ios or web"}))]
 pub struct Reject {
     /// From 1.
     pub line: u64,

@@ -101,7 +101,7 @@ pub struct FanoutList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "mode": "shared", "rate": 9000.0, "pace": 9000.0, "share": 9000.0, "used_per_s": 412.0, "waiting": 0,
-    "forfeited": 3, "paused_for_ms": 0, "reason": ""
+    "used": 81240, "forfeited": 3, "held_ms": 2140, "throttled_ms": 0, "paused_for_ms": 0, "reason": ""
 }))]
 pub struct CeilingAnswer {
     /// `shared`, `split`, `single`.
