@@ -11,7 +11,7 @@ use super::ImportAnswer;
 #[schema(example = json!({
     "type": "about:blank", "title": "Some fields are wrong", "status": 422, "detail": "see `errors`: /fields/player",
     "code": "invalid", "retryable": false,
-    "errors": [{"field": "/fields/player", "problem": "is missing; the texts of this type need it"}]
+    "errors": [{"field": "/fields/player", "problem": "is missing; goal needs home, away, score, minute, player"}]
 }))]
 pub struct Problem {
     /// `about:blank`: the code says more than a page would.
@@ -40,7 +40,7 @@ pub struct Problem {
 
 /// One field at fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({"field": "/fields/player", "problem": "is missing; the texts of this type need it"}))]
+#[schema(example = json!({"field": "/fields/player", "problem": "is missing; goal needs home, away, score, minute, player"}))]
 pub struct FieldProblem {
     /// JSON pointer, `/fields/player`.
     pub field: String,

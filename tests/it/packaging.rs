@@ -192,6 +192,8 @@ async fn what_is_copied_is_all_that_cargo_and_the_sources_ask_for() {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();
+            // Nor are the tests inside of files.
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
             for (macro_, base) in [("include_str!(\"", path.parent().unwrap()), ("migrate!(\"", folder.path())] {
                 for part in text.split(macro_).skip(1) {
                     let file = base.join(part.split('"').next().unwrap());
