@@ -80,9 +80,7 @@ impl From<HeldRow> for Held {
 pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow], revive: bool) -> Result<Imported, Fault> {
     let mut tx = conn.begin().await?;
     let held = lock(&mut tx, rows).await?;
-    let Decision { mut taken, rivals, answer } = decide(rows, &held, revive)?;
-    // In one order, whatever that of the lines: two imports of the same new devices would wait for each other.
-    taken.sort_unstable_by(|a, b| a.row.id().as_str().cmp(b.row.id().as_str()));
+    let Decision { taken, rivals, answer } = decide(rows, &held, revive)?;
     if !rivals.is_empty() {
         remove(&mut tx, rivals).await?;
     }
