@@ -1,6 +1,8 @@
 //! Owns what is read and chosen from the configuration before anything is wired: database, catalogue, keys.
 //! Must never know: what they are used for.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use secrecy::ExposeSecret;
 use super::{BuildError, credentials};
 use crate::api::Keys;
 use crate::ceiling;
-use crate::config::{Config, Engine};
+use crate::config::{self, Config, Engine};
 use crate::domain::catalogue::{BUILT_IN, Catalogue};
 use crate::fcm::credentials::Credentials;
 use crate::fcm::http::TokenHttp;
@@ -69,8 +71,8 @@ fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
     if file.as_os_str().is_empty() {
         return Ok(None);
     }
-    let what = |e: std::io::Error| BuildError::Config { what: format!("fcm.ca_file {}: {e}", file.display()) };
-    std::fs::read(file).map(Some).map_err(what)
+    let what = |e: io::Error| BuildError::Config { what: format!("fcm.ca_file {}: {e}", file.display()) };
+    config::read_file(file).map(Some).map_err(what)
 }
 
 /// Opens the configured database; the schema is neither made nor checked.
@@ -114,6 +116,17 @@ pub fn open_catalogue(config: &Config) -> Result<Catalogue, BuildError> {
         return Catalogue::parse(BUILT_IN).map_err(what);
     }
     let what = |error: String| BuildError::Config { what: format!("types.file {}: {error}", file.display()) };
-    let bytes = std::fs::read(file).map_err(|error| what(error.to_string()))?;
+    let bytes = types_file(file).map_err(|error| what(error.to_string()))?;
     Catalogue::read(&bytes).map_err(|error| what(error.to_string()))
+}
+
+/// The bytes of the types file. It is read again while serving, so a pipe, which would keep that waiting, is refused.
+///
+/// # Errors
+/// It is no regular file, cannot be read, or is too long.
+pub(super) fn types_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    config::read_file(path)
 }

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use super::open::types_file;
 use crate::domain::catalogue::{Catalogue, Changes, LiveCatalogue};
 
 /// Reads the types file anew. What it changes holds for what begins afterwards: the next post, the next import, the
@@ -34,7 +35,9 @@ impl Reload {
     }
 
     async fn replace(&self) -> Result<Changes, String> {
-        let bytes = tokio::fs::read(&self.file).await.map_err(|error| error.to_string())?;
+        let file = self.file.clone();
+        let read = tokio::task::spawn_blocking(move || types_file(&file)).await.map_err(|error| error.to_string())?;
+        let bytes = read.map_err(|error| error.to_string())?;
         let new = Catalogue::read(&bytes).map_err(|error| error.in_one_line())?;
         self.catalogue.replace(new).map_err(|error| error.in_one_line())
     }

@@ -11,6 +11,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::target::{Target, print_json};
 use super::{Failure, fanout, print};
+use crate::config;
 use crate::wire::{self, EventRequest};
 
 const EXAMPLE: &str = "\
@@ -83,7 +84,7 @@ pub async fn run(args: SendArgs) -> Result<(), Failure> {
 
 async fn event(args: SendArgs) -> Result<EventRequest, Failure> {
     if let Some(file) = args.file {
-        let text = text(&file).await.map_err(|fault| Failure::Runtime(format!("{}: {fault}", file.display())))?;
+        let text = text(&file).map_err(|fault| Failure::Runtime(format!("{}: {fault}", file.display())))?;
         return wire::read(&text).map_err(|fault| Failure::Runtime(format!("{}: {fault}", file.display())));
     }
     let match_id = args.match_id.unwrap_or_default();
@@ -102,15 +103,8 @@ async fn event(args: SendArgs) -> Result<EventRequest, Failure> {
     })
 }
 
-async fn text(file: &std::path::Path) -> std::io::Result<Vec<u8>> {
-    use tokio::io::AsyncReadExt;
-    let mut text = Vec::new();
-    if file.as_os_str() == "-" {
-        tokio::io::stdin().read_to_end(&mut text).await?;
-    } else {
-        tokio::fs::File::open(file).await?.read_to_end(&mut text).await?;
-    }
-    Ok(text)
+fn text(file: &std::path::Path) -> std::io::Result<Vec<u8>> {
+    if file.as_os_str() == "-" { config::read(std::io::stdin()) } else { config::read_file(file) }
 }
 
 /// What reads as a whole number is sent as one (`minute=67`), everything else as text (`score=2-1`, `shirt=07`).

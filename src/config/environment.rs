@@ -64,7 +64,7 @@ fn named(env: &Environment, key: &Key, variable: &str, skip_empty: bool) -> Resu
             unusable(variable, "is not UTF-8".to_owned(), "set it as UTF-8".to_owned())
         }
         (Some(value), None) => Ok(Some((value.clone(), Origin::Variable(variable.to_owned())))),
-        (None, Some(path)) => match std::fs::read_to_string(path) {
+        (None, Some(path)) => match super::file::read_text(path.as_ref()) {
             // Editors and `echo` end a file with a line break that is no part of the secret.
             Ok(text) => Ok(Some((text.trim_end_matches(['\r', '\n']).to_owned(), Origin::SecretFile(twin)))),
             Err(error) => {

@@ -52,7 +52,7 @@ pub fn load(file: Option<&Path>, env: &Environment) -> Result<Loaded, ConfigErro
     let mut draft = Draft::default();
     draft.layer(DEFAULTS, |_| Origin::Default);
     if let Some(path) = file {
-        match std::fs::read_to_string(path) {
+        match super::file::read_text(path) {
             Ok(text) => draft.layer(&text, |line| Origin::File { path: path.to_owned(), line }),
             Err(error) => draft.faults.push(unreadable(path, &error)),
         }

@@ -5,6 +5,7 @@ mod check;
 mod credentials;
 mod environment;
 mod fault;
+mod file;
 mod keys;
 mod layers;
 
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 pub use credentials::is_project_id;
 pub use fault::{ConfigError, Fault, Origin};
+pub use file::{LONGEST_FILE, read, read_file};
 pub use layers::{Environment, Loaded, load};
 
 /// The defaults, compiled in: `config/default.toml` is the documentation of every key.

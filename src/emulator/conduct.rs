@@ -171,6 +171,9 @@ pub(super) struct TokenCall {
     pub(super) wait: Duration,
 }
 
+/// RFC 9113, 6.9.1: a larger one ends the connection.
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+
 fn check(change: &Control) -> Result<(), EmulatorError> {
     let unknown = |name: &str| EmulatorError::UnknownAnswer(name.to_owned());
     for rule in &change.rules {
@@ -184,7 +187,10 @@ fn check(change: &Control) -> Result<(), EmulatorError> {
     if let Some(value) = &change.quota_retry_after {
         HeaderValue::from_str(value).map_err(|_| EmulatorError::NoHeader(value.clone()))?;
     }
-    Ok(())
+    match change.network.initial_window {
+        Some(size) if size > LARGEST_WINDOW => Err(EmulatorError::Window(size)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -204,6 +210,10 @@ mod tests {
         for bad in [bad_rule, bad_oauth] {
             assert!(matches!(conduct.apply(&bad), Err(EmulatorError::UnknownAnswer(name)) if name == "sunshine"));
             assert_eq!((conduct.latency_ms, conduct.rules.len()), (0, 0));
+        }
+        for (size, fits) in [(LARGEST_WINDOW, true), (LARGEST_WINDOW + 1, false)] {
+            let network = super::super::Network { initial_window: Some(size), ..Default::default() };
+            assert_eq!(conduct.apply(&Control { network, ..Control::default() }).is_ok(), fits);
         }
         conduct.apply(&good).unwrap();
         assert_eq!((conduct.latency_ms, conduct.rules.len()), (5, 1));

@@ -29,12 +29,17 @@ pub(super) async fn page(shared: &Arc<Shared>, method: &Method, uri: &http::Uri,
 
 async fn control(shared: &Shared, body: Incoming) -> Reply {
     let Some(body) = collect(body).await? else { return Ok(too_large()) };
-    let change = serde_json::from_slice::<Control>(&body).map_err(|fault| fault.to_string());
+    let change = read(&body).map_err(|fault| fault.to_string());
     let applied = change.and_then(|change| shared.control(&change).map_err(|fault| fault.to_string()));
     Ok(match applied {
         Ok(()) => reply::text(200, JSON, shared.in_force().to_string()),
         Err(fault) => reply::text(400, JSON, json!({ "error": fault }).to_string()),
     })
+}
+
+/// By name only: a list would be read as the fields in their order.
+fn read(body: &[u8]) -> serde_json::Result<Control> {
+    serde_json::from_value(serde_json::Value::Object(serde_json::from_slice(body)?))
 }
 
 fn show(shared: &Arc<Shared>, path: &str, query: &str) -> Response<Body> {
@@ -78,4 +83,17 @@ fn ndjson(entries: &[LogEntry]) -> Bytes {
         lines.push(b'\n');
     }
     lines.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_an_object_of_known_names() {
+        assert_eq!(read(br#"{"latency_ms":5}"#).unwrap().latency_ms, Some(5));
+        for wrong in ["[]", "[5]", "5", "null", r#"{"latency":5}"#, ""] {
+            assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
 }

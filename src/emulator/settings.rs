@@ -80,4 +80,7 @@ pub enum EmulatorError {
     /// Cannot be the value of a header.
     #[error("quota_retry_after {0:?} cannot be sent in a header")]
     NoHeader(String),
+    /// HTTP/2 has no such window.
+    #[error("network.initial_window {0} is more than HTTP/2 allows, 2147483647")]
+    Window(u32),
 }

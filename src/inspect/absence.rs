@@ -74,9 +74,17 @@ fn unknown(facts: &Explained) -> Reason {
     };
     let at = time(former.deleted_ms);
     if former.deleted_ms < facts.job.accepted_ms {
-        return no("deleted", true, format!("The device was deleted at {at}, before the event was accepted."));
+        return no(
+            "deleted",
+            true,
+            format!(
+                "The device was deleted at {at}, or its token went to another device then; the event was accepted later."
+            ),
+        );
     }
-    let text = format!("The device was deleted at {at}, after the event was accepted. What it followed is not kept.");
+    let text = format!(
+        "The device was deleted at {at}, or its token went to another device then, after the event was accepted. What it followed is not kept."
+    );
     no("deleted", false, text)
 }
 
