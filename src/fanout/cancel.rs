@@ -13,10 +13,12 @@ pub(super) const CANCELLED: Ending = Ending::Rest(RestOutcome { outcome: Outcome
 
 impl Dispatcher {
     /// Ends every chunk of a fan-out in hand, and those that come in hand yet. News of it may come several times. When
-    /// it is the first this instance hears of the fan-out, its chunks are still on their way here; the next heartbeat
-    /// brings the news again.
+    /// it is the first this instance hears of the fan-out, its chunks are still on their way here, or their claim's
+    /// answer was lost: what is ours is looked up, and the next heartbeat brings the news again. Heartbeats tell only
+    /// of what is owned, so that it ends once nothing is.
     pub(super) fn cancel(&mut self, id: FanoutId) {
         let Some(fan) = self.fans.get_mut(&id) else {
+            self.wiring.hands.doubt();
             return;
         };
         if !std::mem::replace(&mut fan.cancelled, true) {

@@ -206,6 +206,9 @@ impl Freezer {
     async fn write(&self, step: FreezeStep, job: &FreezeJob) -> Result<bool, StoreError> {
         let open = step.chunks.len() > step.claim_first;
         let FreezeReply::Written(claimed) = self.persist(step).await? else {
+            // It may have been written all the same, its answer lost, and the fan-out cancelled or taken over before
+            // it was repeated: what it claimed is ours.
+            self.hands.doubt();
             return Ok(false);
         };
         let shared = Arc::new(job.job.clone());

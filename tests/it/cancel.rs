@@ -1,13 +1,18 @@
 //! Cancelling a fan-out that is being sent: the emulator's count is that of the line, whatever was in flight.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fanfare::client::ClientError;
 use fanfare::emulator::{Control, Rule};
+use fanfare::store::{CancelReply, SettleReply};
 use fanfare::wire::Fanout;
 
 use super::harness::logs::logs;
+use super::harness::process::Process;
 use super::harness::service::{Caller, Database, World, device_id};
+
+/// The most recipients that are exposed at once by default: 32 slots, 16 lent, 16 not written down yet.
+const EXPOSURE: f64 = 64.0;
 
 fn followers(run: &str, n: usize) -> Vec<String> {
     (0..n).map(|i| format!("ok-{run}-{i}")).collect()
@@ -97,25 +102,68 @@ async fn a_fan_out_that_is_held_ends_when_it_is_cancelled() {
     service.stop().await.unwrap();
 }
 
-/// Both have chunks of it in hand; whichever is asked, the other hears of it.
+/// What one instance has launched so far: each counts its own.
+async fn launched(service: &Process) -> u64 {
+    let metrics = reqwest::get(format!("{}/metrics", service.ops)).await.unwrap().text().await.unwrap();
+    let count = metrics.lines().find_map(|line| line.strip_prefix("fanfare_attempts_total "));
+    count.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no attempts in {metrics}"))
+}
+
+/// Both have chunks of it in hand; whichever is asked, the other hears of it with its next flush.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_two_instances_one_cancels_and_both_stop() {
     let mut world = World::new(Database::Postgres, false).await;
-    world.emulate(Control { latency_ms: Some(40), ..Control::default() });
+    // So slow that a chunk takes over six seconds: whoever does not hear of the cancel is seen to go on.
+    world.emulate(Control { latency_ms: Some(400), ..Control::default() });
     world.set("DATABASE__MAX_CONNECTIONS", 4);
-    let (first, second) = (world.serve().await, world.serve().await);
+    let (first, second) = (world.spawn().await, world.spawn().await);
     first.follow("both", &followers("both", 6000)).await;
     let id = first.goal("both", "both", 120).await;
-    // More than one instance has in its hands: the other one sends too.
-    world.emulator.logged(1200).await;
+    for service in [&first, &second] {
+        let sends = async {
+            while launched(service).await < 40 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), sends).await.expect("each sends some of it");
+    }
+    let begun = Instant::now();
+    let before = [launched(&first).await, launched(&second).await];
     let (one, other) = tokio::join!(first.client.cancel(&id), second.client.cancel(&id));
+    let took = begun.elapsed();
     assert_ne!(one.is_ok(), other.is_ok(), "one of them: {one:?} {other:?}");
     let fanout = second.settled(&id).await;
+    let after = [launched(&first).await, launched(&second).await];
+    // The exposure, and what 32 slots send in the half second that the API promises and while it was asked for.
+    let most = EXPOSURE + 32.0 / 0.4 * (took.as_secs_f64() + 0.5);
+    println!("launched before {before:?}, in the end {after:?}, at most {most:.0} more; cancelled in {took:?}");
+    for (before, after) in before.into_iter().zip(after) {
+        assert!((after - before) as f64 <= most, "{} launched after the cancel, at most {most}", after - before);
+    }
     agrees(&world, &fanout, 6000);
     assert!(fanout.outcomes["cancelled"] > 0, "{fanout:#?}");
     assert_eq!(fanout.ledger, "exact");
-    first.stop().await.unwrap();
-    second.stop().await.unwrap();
+}
+
+/// The answer to a freeze's step is lost, and before the step can be repeated the fan-out is cancelled: the chunks that
+/// step had claimed are this instance's, and it has never seen them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_between_a_lost_step_and_its_repetition_leaves_nothing_open() {
+    let mut world = World::new(Database::Postgres, false).await;
+    let beside = world.store().await;
+    let proxy = world.proxy_postgres().await;
+    proxy.lose_answer_to("INSERT INTO chunk_ids", 0, 1);
+    let service = world.spawn().await;
+    service.follow("unseen", &followers("unseen", 300)).await;
+    let id = service.goal("unseen", "unseen", 120).await;
+    // It is repeated after half a second, and every half second while the database is away.
+    proxy.lost(1).await;
+    proxy.cut();
+    assert_eq!(beside.cancel(id.parse().unwrap()).await.unwrap(), CancelReply::Cancelled);
+    assert_eq!(beside.settle(id.parse().unwrap()).await.unwrap(), SettleReply::Open, "its owner has it");
+    proxy.mend();
+    let fanout = service.settled(&id).await;
+    agrees(&world, &fanout, 300);
 }
 
 async fn killed_after_the_cancel(database: Database, run: &'static str) {

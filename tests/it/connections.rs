@@ -66,10 +66,17 @@ fn took(world: &World) -> Duration {
 
 /// A connection lives for a hundred requests, and three more that it does not process.
 async fn goaway_every_100() {
-    // At the same time, so that both have the same machine.
-    let (calm, storm) = tokio::join!(goaway_every(0, "calm-goaway"), goaway_every(100, "goaway"));
-    // `cargo bench --bench connections` measures it; here only that nothing waits for anything.
-    assert!(storm < calm * 2, "{storm:?} instead of {calm:?}");
+    // At the same time, so that both have the same machine; once more when other tests took it from one of them only.
+    let mut pairs = Vec::new();
+    for (calm, storm) in [("calm-goaway", "goaway"), ("calm-goaway-2", "goaway-2")] {
+        let (calm, storm) = tokio::join!(goaway_every(0, calm), goaway_every(100, storm));
+        // `cargo bench --bench connections` measures it; here only that nothing waits for anything.
+        if storm < calm * 2 {
+            return;
+        }
+        pairs.push((calm, storm));
+    }
+    panic!("twice as long or longer each time, calm and with GOAWAY: {pairs:?}");
 }
 
 async fn goaway_every(every: u32, run: &'static str) -> Duration {

@@ -221,11 +221,19 @@ async fn retries_within_their_budget() {
 
 /// 5 % of the devices are answered 503 with Retry-After 20: they wait without a slot, and the breaker is not theirs.
 async fn some_devices_of_a_sick_backend() {
-    // At the same time, so that both have the same machine.
-    let (calm, sick) = tokio::join!(time_of_the_others("calm", |_| false), time_of_the_others("sick", |i| i % 20 == 7));
-    println!("5 % answered 503 with Retry-After 20: the others took {sick:?}, calm {calm:?}");
-    // The exact ratio is measured by `cargo bench --bench connections`; a slot held for 20 s would make it 3 and more.
-    assert!(sick < calm * 2, "{sick:?} instead of {calm:?}");
+    // At the same time, so that both have the same machine; once more when other tests took it from one of them only.
+    let mut pairs = Vec::new();
+    for (calm, sick) in [("calm", "sick"), ("calm-2", "sick-2")] {
+        let (calm, sick) = tokio::join!(time_of_the_others(calm, |_| false), time_of_the_others(sick, |i| i % 20 == 7));
+        println!("5 % answered 503 with Retry-After 20: the others took {sick:?}, calm {calm:?}");
+        // The exact ratio is measured by `cargo bench --bench connections`; a slot held for 20 s would make it 3 and
+        // more.
+        if sick < calm * 2 {
+            return;
+        }
+        pairs.push((calm, sick));
+    }
+    panic!("twice as long or longer each time, calm and with sick devices: {pairs:?}");
 }
 
 async fn time_of_the_others(run: &'static str, sick: impl Fn(usize) -> bool) -> Duration {

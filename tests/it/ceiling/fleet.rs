@@ -63,10 +63,12 @@ async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
         noticed.push(frozen.elapsed());
         assert_eq!((now.share, now.reason.as_str()), (RATE / 4.0, "redis: silent"));
     }
-    // The first of them, since on a busy machine others are kept from noticing.
-    println!("the silence was noticed after {noticed:?}");
-    assert!(noticed[0] <= Duration::from_millis(150) || noticed[3] > Duration::from_millis(300), "{noticed:?}");
-    assert!(noticed[3] < Duration::from_secs(1), "{noticed:?}");
+    // Nobody has answered for 100 ms; from a request's timer to the look at it are four turns of this machine, each of
+    // which may be late. The first of them, since they are looked at one after another.
+    let late = instances[0].late(frozen);
+    println!("the silence was noticed after {noticed:?}, this machine was late by {late:?} at worst");
+    assert!(noticed[0] <= Duration::from_millis(150) + 4 * late, "{noticed:?}, late by {late:?}");
+    assert!(noticed[3] <= Duration::from_millis(200) + 8 * late, "{noticed:?}, late by {late:?}");
     sleep(Duration::from_secs(2)).await;
     redis.thaw().await;
     let thawed = Instant::now();
@@ -76,7 +78,7 @@ async fn a_redis_that_falls_silent_splits_the_rate_until_it_answers_again() {
     sleep(Duration::from_secs(3)).await;
     let (used, left) = all_stop(instances, 1).await;
     let meanwhile = used.iter().filter(|at| **at > frozen && **at < thawed).count();
-    assert_under(&used, 1.25 + left);
+    assert_under(&used, 1.10 + left);
     assert!(meanwhile as f64 >= 0.5 * RATE * (thawed - frozen).as_secs_f64(), "{meanwhile} used meanwhile");
 }
 
