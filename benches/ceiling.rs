@@ -225,7 +225,11 @@ fn judge(what: &str, rounds: &[Round], value: fn(&Round) -> f64, within: std::op
     values.sort_by(f64::total_cmp);
     let (least, median, most) = (values[0], values[values.len() / 2], values[values.len() - 1]);
     let kept = within.contains(&median);
-    let verdict = if kept { "kept" } else { "MISSED" };
+    let verdict = match (values.len(), kept) {
+        (1, _) => "not judged",
+        (_, true) => "kept",
+        (_, false) => "MISSED",
+    };
     println!("{what}: {median:.4} ({least:.4} to {most:.4} in {}), {within:?}: {verdict}", values.len());
     kept
 }

@@ -92,7 +92,11 @@ async fn judge(s: usize, story: Story, n: usize, pairs: usize) -> bool {
     let (ratio, rate, calm) = ratios[pairs / 2];
     let spread = format!("{:.3} to {:.3} in {pairs}", ratios[0].0, ratios[pairs - 1].0);
     let kept = ratio >= story.keeps;
-    let verdict = if kept { "kept" } else { "MISSED" };
+    let verdict = match (pairs, kept) {
+        (1, _) => "not judged",
+        (_, true) => "kept",
+        (_, false) => "MISSED",
+    };
     println!(
         "{}: {rate:.0}/s beside {calm:.0}/s, ratio {ratio:.3} ({spread}), at least {:.2}: {verdict}",
         story.name, story.keeps

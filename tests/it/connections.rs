@@ -169,7 +169,8 @@ async fn stalled(k: usize, run: &'static str) {
     let (world, service) = serving(world, run, &(0..500).map(token).collect::<Vec<_>>()).await;
     // So long that the others are not through before the stalled ones may lend their slots.
     world.emulate(Control { latency_ms: Some(100), ..Control::default() });
-    let id = service.goal(run, run, 8).await;
+    // Over before an attempt's time is, so that nobody stalled is retried; the others have all the time until then.
+    let id = service.goal(run, run, 15).await;
     let fanout = service.settled(&id).await;
     assert_eq!((fanout.delivered, fanout.outcomes["unconfirmed"]), (500 - k as u64, k as u64), "{fanout:#?}");
     let lent = service.line(&id).await["lent_peak"].as_u64().unwrap();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use fanfare::ceiling::Mode;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
-use super::{Instance, RATE, assert_under, settings};
+use super::{Instance, RATE, SOON, assert_under, settings};
 use crate::harness::redis::RedisServer;
 
 /// Breaks Redis for one instance, mends it, and says what the instance gave as its reason in between.
@@ -53,7 +53,6 @@ async fn a_redis_that_wants_another_password_is_away_from_the_start() {
     let redis = RedisServer::start().await;
     redis.command::<()>(&["CONFIG", "SET", "requirepass", "right"]).await;
     for query in ["", "?pass=hunter2"] {
-        use secrecy::ExposeSecret;
         let url = SecretString::from(format!("{}{query}", redis.url().expose_secret()));
         let instance = Instance::start(settings(Some(url), true), 1);
         let away = instance.shows(|now| now.mode == Mode::Split && now.used > 0).await;
@@ -95,10 +94,17 @@ async fn a_redis_that_is_still_loading_is_away_and_says_why() {
     let mut redis = RedisServer::start().await;
     let instance = Instance::start(settings(Some(redis.url()), true), 1);
     instance.mode(Mode::Shared).await;
-    redis.command::<()>(&["CONFIG", "SET", "rdbcompression", "no"]).await;
+    // 40 MB to a busy disk take longer than a client usually waits for an answer.
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
+    let client = redis::Client::open(redis.url().expose_secret()).expect("its url");
+    let mut own = client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection");
+    let mut run = async |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).query_async::<()>(&mut own).await.expect("an answer");
+    };
+    run(&["CONFIG", "SET", "rdbcompression", "no"]).await;
     let fill = "for i = 1, 100 do redis.call('SET', 'filler:' .. i, string.rep('x', 400000)) end";
-    redis.command::<()>(&["EVAL", fill, "0"]).await;
-    redis.command::<()>(&["SAVE"]).await;
+    run(&["EVAL", fill, "0"]).await;
+    run(&["SAVE"]).await;
     redis.kill().await;
     // It looks up from its loading every 2 MB, five keys, and so every 50 ms.
     let loading = redis.run_with(&["--key-load-delay", "10000"]);

@@ -27,7 +27,7 @@ const RATE: f64 = 300.0;
 const N: usize = 4;
 /// Followers, and goals for them: more than the whole timeline can send.
 const FOLLOWERS: usize = 3_000;
-const GOALS: u32 = 20;
+const GOALS: u32 = 30;
 /// How often a phase is tried until the machine lets it.
 const TRIES: usize = 4;
 /// Timers later than this make a phase say nothing.
@@ -153,6 +153,9 @@ impl Fleet {
     /// What `acts` does is one phase, told which try it is.
     async fn phase(&mut self, law: Law, acts: impl AsyncFn(&mut Self, usize)) {
         for n in 0..TRIES {
+            if n > 0 {
+                self.quieter().await;
+            }
             let tried = self.tried(&law, n, &acts).await;
             let faults = tried.faults(&law);
             let disturbed = tried.unasked > 0 || tried.late > DISTURBED;
@@ -220,6 +223,17 @@ impl Fleet {
             ),
             unasked,
             late: self.late.worst(time(span.start), time(span.end)),
+        }
+    }
+
+    /// Waits for a second in which the machine was on time, but no longer than ten.
+    async fn quieter(&self) {
+        for _ in 0..10 {
+            let begun = Instant::now();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if self.late.worst(begun, Instant::now()) <= DISTURBED / 2 {
+                return;
+            }
         }
     }
 
