@@ -23,6 +23,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The write-ahead log is cut back to this after a checkpoint.
 const WAL_KEPT_BYTES: &str = "67108864";
+/// Pages of the log after which it is written into the file: 32 MiB. With SQLite's own 1,000 a large import writes the
+/// same pages of the trees again and again.
+const CHECKPOINT_PAGES: &str = "8000";
 /// Pages kept in memory by the writer: 32 MiB, enough for the upper levels of the follow table's tree.
 const CACHE_KIB: &str = "-32768";
 
@@ -93,6 +96,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .foreign_keys(false)
         .pragma("journal_size_limit", WAL_KEPT_BYTES)
         .pragma("cache_size", CACHE_KIB)
+        .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
         .disable_statement_logging()
 }
 
