@@ -78,7 +78,7 @@ pub(super) fn fanout_id(raw: &str) -> Result<FanoutId, Refusal> {
 }
 
 pub(super) fn absent() -> Refusal {
-    let detail = "no fan-out has this id; GET /v1/fanouts lists them. It may have been removed by retention";
+    let detail = "no fan-out has this id; GET /v1/fanouts lists them";
     Refusal::new(Code::FanoutNotFound, detail)
 }
 

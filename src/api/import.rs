@@ -27,8 +27,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// changes nothing. When not one line was kept the answer is a refusal with the same account in it, so that a file that
 /// is wrong throughout looks like no success.
 #[utoipa::path(post, path = "/v1/devices/import", operation_id = "importDevices", tag = "devices",
-    params(("revive" = Option<bool>, Query, description = "Whether a dead device that a line names lives again; else the \
-        line is rejected.")),
+    params(("revive" = Option<bool>, Query, description = "Whether a dead device that a line names lives again, whatever \
+        `state` the line says; else the line is rejected.")),
     request_body(
         description = "One device per line, in one stream of any length. CSV has a header of the same names; lists are \
             separated by `|`.",
@@ -97,8 +97,11 @@ fn judged(answer: ImportAnswer, verdict: Verdict) -> Result<Json<ImportAnswer>, 
     let (code, detail) = match verdict {
         Verdict::Kept => return Ok(Json(answer)),
         Verdict::NothingKept => {
-            let n = answer.rejected_total;
-            (Code::NothingImported, format!("nothing was kept: all {n} lines were rejected, see `import`"))
+            let lines = match answer.rejected_total {
+                1 => "the only line was".to_owned(),
+                n => format!("all {n} lines were"),
+            };
+            (Code::NothingImported, format!("nothing was kept: {lines} rejected, see `import`"))
         }
         Verdict::Empty => (Code::EmptyImport, "there is no line with a device in it".to_owned()),
         Verdict::Unreadable => {

@@ -14,7 +14,7 @@ pub struct KeyArgs {
     #[arg(long)]
     pub name: String,
     /// What it may do, separated by commas: events = post them and read their fan-outs, devices = register, follow,
-    /// import, ops = read fan-outs and the ceiling.
+    /// import, ops = read and cancel fan-outs, read the ceiling.
     #[arg(long, value_delimiter = ',', required = true, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
     pub scopes: Vec<String>,
 }

@@ -7,6 +7,7 @@ pub mod devices;
 pub mod emulator;
 pub mod fanout;
 pub mod healthcheck;
+mod ids;
 pub mod key;
 pub mod migrate;
 pub mod openapi;
@@ -39,7 +40,7 @@ pub enum Failure {
     /// 69: something it depends on cannot be reached (`EX_UNAVAILABLE` of sysexits.h).
     #[error("{0}")]
     Unavailable(String),
-    /// 75: stopped by throttle or budget, to be continued (`EX_TEMPFAIL`).
+    /// 75: refused for now, by a quota or because the service is at its limit (`EX_TEMPFAIL`).
     #[error("{0}")]
     Paused(String),
     /// 78: the configuration cannot be used (`EX_CONFIG`).
@@ -107,8 +108,8 @@ impl From<DemoError> for Failure {
 
 /// Fans one match event out to every follower's phone through FCM HTTP v1.
 ///
-/// Exit codes: 0 ok, 1 failure, 2 usage, 69 a dependency is unavailable, 75 paused (throttle or budget),
-/// 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
+/// Exit codes: 0 ok, 1 failure, 2 usage, 69 a dependency is unavailable, 75 refused for now (quota or
+/// overload): try again later, 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {

@@ -96,8 +96,8 @@ async fn event(args: SendArgs) -> Result<EventRequest, Failure> {
         match_id,
         occurred_at: args.occurred_at.unwrap_or_else(now),
         subjects,
-        fields: values(args.fields),
-        data: values(args.data),
+        fields: values("--field", args.fields)?,
+        data: values("--data", args.data)?,
         supersedes: None,
         useful_for_s: args.useful_for,
     })
@@ -108,12 +108,19 @@ fn text(file: &std::path::Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// What reads as a whole number is sent as one (`minute=67`), everything else as text (`score=2-1`, `shirt=07`).
-fn values(pairs: Vec<(String, String)>) -> BTreeMap<String, Value> {
+fn values(option: &str, pairs: Vec<(String, String)>) -> Result<BTreeMap<String, Value>, Failure> {
     let value = |raw: String| match raw.parse::<i64>() {
         Ok(number) if number.to_string() == raw => Value::from(number),
         _ => Value::from(raw),
     };
-    pairs.into_iter().map(|(name, raw)| (name, value(raw))).collect()
+    let mut values = BTreeMap::new();
+    for (name, raw) in pairs {
+        if values.contains_key(&name) {
+            return Err(Failure::Usage(format!("{option} {name} is given twice")));
+        }
+        values.insert(name, value(raw));
+    }
+    Ok(values)
 }
 
 #[cfg(test)]
@@ -139,6 +146,15 @@ mod tests {
         assert_eq!((&event.fields["score"], &event.fields["minute"]), (&Value::from("2-1"), &Value::from(67)));
         assert_eq!(event.data["shirt"], Value::from("07"));
         assert!(OffsetDateTime::parse(&event.occurred_at, &Rfc3339).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_field_given_twice_is_a_usage_error() {
+        for option in ["--field", "--data"] {
+            let args = ["goal", "--match", "1", option, "home=a", option, "home=b"];
+            let Err(Failure::Usage(why)) = event(parse(&args).unwrap()).await else { panic!() };
+            assert!(why.contains(option) && why.contains("home"), "{why}");
+        }
     }
 
     #[tokio::test]

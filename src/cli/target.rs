@@ -1,9 +1,11 @@
 //! Owns how a command finds the service it talks to, and what a failed call means for its exit code.
 //! Must never know: what is asked of the service.
 
-use secrecy::SecretString;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use secrecy::{ExposeSecret, SecretString};
 
 use super::Failure;
+use crate::api::keys::Scope;
 use crate::client::{Client, ClientError};
 use crate::wire::Problem;
 
@@ -14,7 +16,7 @@ pub struct Target {
     #[arg(long, env = "FANFARE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     /// API key, as `fanfare key` printed it behind `key`
-    #[arg(long, env = "FANFARE_KEY", hide_env_values = true)]
+    #[arg(long, env = "FANFARE_KEY", hide_env_values = true, value_parser = OsStringValueParser::new().map(secret))]
     key: Option<SecretString>,
     /// Print the answer as JSON.
     #[arg(long)]
@@ -28,20 +30,32 @@ impl Target {
     /// [`Failure::Usage`] when there is no key or the address is none.
     pub fn client(&self) -> Result<Client, Failure> {
         let missing = "no API key: pass --key or set FANFARE_KEY (`fanfare key` makes one)";
-        let key = self.key.clone().ok_or_else(|| Failure::Usage(missing.to_owned()))?;
-        Client::new(&self.url, key).map_err(|fault| self.failure(fault))
+        // A file or a `$(command)` brings its line end with it.
+        let key = self.key.as_ref().map_or("", |key| key.expose_secret().trim());
+        if key.is_empty() {
+            return Err(Failure::Usage(missing.to_owned()));
+        }
+        if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let odd = "the key of --key or FANFARE_KEY holds a character that no key has: copy it as `fanfare key` \
+                       printed it behind `key`";
+            return Err(Failure::Usage(odd.to_owned()));
+        }
+        let takes = "\n  --url or FANFARE_URL takes an address such as http://127.0.0.1:8080";
+        Client::new(&self.url, key.to_owned().into()).map_err(|fault| self.failure(fault).and(takes))
     }
 
     /// What to do about a refusal, where its own words do not say.
-    fn hint(&self, code: &str) -> String {
+    fn hint(&self, problem: &Problem) -> String {
         let url = &self.url;
-        match code {
+        match problem.code.as_str() {
             "unauthenticated" => format!(
                 "\n  the key of --key or FANFARE_KEY is not one that {url} knows; `fanfare key` makes one, and its entry \
                  belongs in that service's FANFARE_API_KEYS"
             ),
             "forbidden" => {
-                "\n  take a key with that scope: `fanfare key --name NAME --scopes events,devices,ops`".to_owned()
+                // The detail ends with the scope; of two, either will do.
+                let scope = problem.detail.rsplit(' ').next().and_then(Scope::parse).map_or("SCOPE", Scope::as_str);
+                format!("\n  take a key with that scope: `fanfare key --name NAME --scopes {scope}`")
             }
             "fanout_not_found" => "\n  `fanfare fanout list` lists them".to_owned(),
             "device_not_found" => "\n  ids are those you registered or imported, letter for letter".to_owned(),
@@ -63,15 +77,20 @@ impl Target {
                 Failure::Runtime(format!("{url} answered {status}, but not as this API does; is the address right?"))
             }
             ClientError::Refused(problem) => {
-                let said = format!("{}{}", told(&problem), self.hint(&problem.code));
-                match problem.status {
-                    429 => Failure::Paused(said),
-                    503 => Failure::Unavailable(said),
+                let said = format!("{}{}", told(&problem), self.hint(&problem));
+                match (problem.status, problem.code.as_str()) {
+                    (429, _) | (503, "overloaded" | "backlog_full") => Failure::Paused(said),
+                    (503, _) => Failure::Unavailable(said),
                     _ => Failure::Runtime(said),
                 }
             }
         }
     }
+}
+
+/// Bytes that are no text keep a mark in their place, for the key to be refused by name.
+fn secret(raw: std::ffi::OsString) -> SecretString {
+    raw.to_string_lossy().into_owned().into()
 }
 
 fn told(problem: &Problem) -> String {
@@ -127,6 +146,12 @@ mod tests {
         assert!(matches!(target.failure(problem(503)), Failure::Unavailable(_)));
         assert!(matches!(target.failure(problem(429)), Failure::Paused(_)));
         assert!(matches!(target.failure(problem(422)), Failure::Runtime(_)));
+        for code in ["overloaded", "backlog_full"] {
+            let ClientError::Refused(mut busy) = problem(503) else { panic!() };
+            busy.code = code.to_owned();
+            let failure = target.failure(ClientError::Refused(busy));
+            assert!(failure.exit_code() == 75 && failure.to_string().contains("try again in 2 s"), "{failure}");
+        }
         assert!(matches!(target.failure(ClientError::Unreachable("x".into())), Failure::Unavailable(_)));
         assert!(matches!(target.client(), Err(Failure::Usage(_))));
     }
@@ -142,11 +167,12 @@ mod tests {
         let refused = |status, code: &str| {
             let ClientError::Refused(mut problem) = problem(status) else { panic!() };
             problem.code = code.to_owned();
+            problem.detail = "the key `ci` needs the scope events or ops".to_owned();
             target().failure(ClientError::Refused(problem)).to_string()
         };
         let key = refused(401, "unauthenticated");
         assert!(key.contains("FANFARE_KEY") && key.contains("http://127.0.0.1:1"), "{key}");
-        assert!(refused(403, "forbidden").contains("--scopes"));
+        assert!(refused(403, "forbidden").ends_with("--scopes ops`"));
         assert!(refused(404, "fanout_not_found").contains("fanout list"));
         let ClientError::Unreachable(why) = ClientError::Unreachable("refused".into()) else { panic!() };
         let away = target().failure(ClientError::Unreachable(why)).to_string();

@@ -13,7 +13,7 @@ pub use export::Export;
 pub use follows::{FollowsDraft, MAX_FOLLOWS, show_follows};
 pub use import::{Import, Stopped, Verdict};
 pub use lines::MAX_LINE_BYTES;
-pub use register::{DeviceDraft, MAX_ADDRESS_BYTES, address_hash};
+pub use register::{DeviceDraft, MAX_ADDRESS_BYTES, UNREACHABLE, address_hash};
 
 use crate::domain::event::FieldError;
 

@@ -14,7 +14,7 @@ pub const MAX_ADDRESS_BYTES: usize = 4096;
 
 /// Ids that no path can hold: calls of `/v1/devices/`, and the segments that every URL library takes out of a path. Such
 /// a device could be imported, but never be looked at or deleted.
-const UNREACHABLE: [&str; 4] = ["import", "export", ".", ".."];
+pub const UNREACHABLE: [&str; 4] = ["import", "export", ".", ".."];
 
 /// A device as a caller wrote it, nothing checked yet.
 #[derive(Debug, Clone, Copy)]

@@ -99,14 +99,15 @@ impl Decision<'_> {
     }
 }
 
-/// The state a row's device has once it is written, or why it is not.
+/// The state a row's device has once it is written, or why it is not. Whoever revives wants every device of the file to
+/// live, and an export says of each what it was.
 fn state_after(
     row: &ImportRow,
     held: Option<&Held>,
     taken_by_other: bool,
     revive: bool,
 ) -> Result<DeviceState, (&'static str, String)> {
-    let said = row.state.unwrap_or(DeviceState::Live);
+    let said = row.state.filter(|_| !revive).unwrap_or(DeviceState::Live);
     let id = row.id();
     if said != DeviceState::Live && taken_by_other {
         return Err(("live_here", format!("device {id} is {said} in the file, but another device has its token here")));
@@ -186,12 +187,15 @@ mod tests {
         ];
         for (row, revive, expected) in [
             (row(1, "live", "t1"), false, Ok(Live)),
-            (dead(row(1, "live", "t1")), true, Err("live_here")),
+            (dead(row(1, "live", "t1")), false, Err("live_here")),
+            (dead(row(1, "live", "t1")), true, Ok(Live)),
             (row(1, "gone", "t2"), false, Err("tombstoned")),
             (row(1, "gone", "t2"), true, Ok(Live)),
-            (dead(row(1, "gone", "t2")), true, Ok(Tombstoned)),
+            (dead(row(1, "gone", "t2")), false, Ok(Tombstoned)),
+            (dead(row(1, "gone", "t2")), true, Ok(Live)),
             (row(1, "odd", "t3"), true, Err("unreadable")),
             (dead(row(1, "new", "t9")), false, Ok(Suspended)),
+            (dead(row(1, "new", "t9")), true, Ok(Live)),
             (dead(row(1, "new", "t4")), false, Err("live_here")),
             (row(1, "new", "t9"), false, Ok(Live)),
         ] {

@@ -392,7 +392,7 @@ async fn the_command_line_imports_csv_exports_it_and_says_what_was_wrong() {
         assert!(run.err.contains("2 lines were rejected; the others are kept"), "{}", run.err);
 
         let export = service.run(&["devices", "export", "-o", "all.csv"], place).await;
-        assert_eq!((export.code, export.err.as_str()), (Some(0), "1 devices exported\n"));
+        assert_eq!((export.code, export.err.as_str()), (Some(0), "1 device exported\n"));
         let text = std::fs::read_to_string(place.join("all.csv")).unwrap();
         assert_eq!(text, service.download("?format=csv").await);
         let again = service.run(&["devices", "export", "-o", "all.csv"], place).await;
@@ -452,6 +452,13 @@ async fn an_import_goes_on_from_a_line() {
         let answer: ImportAnswer = serde_json::from_str(&run.out).unwrap();
         assert_eq!((answer.imported, answer.rejected[0].line, answer.kept_through), (2, 5, 6));
         assert_eq!(service.get("/v1/devices/d1").await.status(), StatusCode::NOT_FOUND);
+        let beyond = service.run(&["devices", "import", "devices.csv", "--from-line", "7"], place.path()).await;
+        assert!(beyond.code == Some(1) && beyond.err.contains("devices.csv has 6 lines"), "{}", beyond.err);
+        store.close().await;
+        let run = service.run(&args, place.path()).await;
+        let again =
+            "not known; it is safe to run the same command again: fanfare devices import --from-line 4 devices.csv";
+        assert!(run.code == Some(69) && run.err.contains(again), "{}", run.err);
     })
     .await;
 }

@@ -207,6 +207,41 @@ async fn a_service_that_is_not_there_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn what_can_name_nothing_is_a_usage_error_that_says_what_to_write() {
+    let env = [("FANFARE_KEY", "k"), ("FANFARE_URL", "http://127.0.0.1:1")];
+    for (args, says) in [
+        (&["devices", "show", "export"][..], "no device can have this id"),
+        (&["devices", "show", ""], "must not be empty"),
+        (&["fanout", "explain", "17", ".."], "no device can have this id"),
+        (&["fanout", "show", "01"], "must be a number such as 17"),
+        (&["fanout", "cancel", "abc"], "must be a number such as 17"),
+        (&["devices", "export", "--state", "wat"], "tombstoned"),
+        (&["fanout", "list", "--url", "127.0.0.1:8680"], "FANFARE_URL takes an address such as http://"),
+        (&["fanout", "list", "--url", ""], "must begin with http://"),
+        (&["fanout", "list", "--key", " \n"], "no API key"),
+        (&["fanout", "list", "--key", "a\u{e9}b"], "FANFARE_KEY holds a character"),
+    ] {
+        let run = fanfare(args, &env).await;
+        assert!(run.code == Some(2) && run.out.is_empty() && run.err.contains(says), "{args:?}: {run:?}");
+    }
+    // The line end of a file is no part of the key: the address is asked, where nobody is.
+    let trimmed = fanfare(&["fanout", "list"], &[("FANFARE_KEY", "k\n"), env[1]]).await;
+    assert_eq!(trimmed.code, Some(69), "{trimmed:?}");
+}
+
+#[tokio::test]
+async fn an_import_that_gets_no_answer_says_that_it_may_be_run_again() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{}\n").unwrap();
+    let (path, env) = (file.path().to_str().unwrap(), [("FANFARE_KEY", "k"), ("FANFARE_URL", "http://127.0.0.1:1")]);
+    let run = fanfare(&["devices", "import", "--revive", path], &env).await;
+    let again = format!(
+        "how many lines were kept is not known; it is safe to run the same command again: fanfare devices import --revive {path}"
+    );
+    assert!(run.code == Some(69) && run.err.contains(&again), "{run:?}");
+}
+
+#[tokio::test]
 async fn settings_are_taken_only_where_they_are_read() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

@@ -6,12 +6,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde_json::json;
 
 use super::format_of;
 use super::progress::Progress;
 use crate::cli::Failure;
 use crate::cli::target::{Target, print_json};
+use crate::domain::recipient::DeviceState;
 use crate::wire::Format;
 
 pub(super) const EXAMPLE: &str = r#"The last line says how many devices there were: {"end":N}, in CSV #end,N. A file without it was cut off.
@@ -26,19 +28,29 @@ pub struct ExportArgs {
     /// ndjson or csv [default: csv for an output called .csv, else ndjson]
     #[arg(long)]
     format: Option<String>,
-    /// Only devices that are live, tombstoned or suspended [default: all]
-    #[arg(long)]
+    /// Only devices of this state [default: all]
+    #[arg(long, value_parser = PossibleValuesParser::new(DeviceState::ALL.iter().map(|state| state.as_str())))]
     state: Option<String>,
     /// The file; it appears when the export is complete [default: standard output]
     #[arg(long, short)]
     output: Option<PathBuf>,
-    /// Replace the file when it is there.
+    /// Replace the file when it is there; of a link, the file it names.
     #[arg(long)]
     force: bool,
 }
 
-/// Exports all devices.
+/// Exports all devices. An interrupt ends it as a fault does, for the part of a file to be removed: it holds tokens.
 pub(super) async fn run(args: ExportArgs) -> Result<(), Failure> {
+    if args.output.is_none() {
+        return export(args).await;
+    }
+    tokio::select! {
+        done = export(args) => done,
+        _ = tokio::signal::ctrl_c() => Err(Failure::Runtime("interrupted; nothing was written".to_owned())),
+    }
+}
+
+async fn export(args: ExportArgs) -> Result<(), Failure> {
     let format = format_of(args.format.as_ref(), args.output.as_deref())?;
     let client = args.target.client()?;
     let mut sink = Sink::open(args.output.as_deref(), args.force)?;
@@ -62,7 +74,8 @@ pub(super) async fn run(args: ExportArgs) -> Result<(), Failure> {
     if args.target.json && args.output.is_some() {
         return print_json(&json!({ "devices": devices, "bytes": bytes }));
     }
-    let _ = writeln!(io::stderr(), "{devices} devices exported");
+    let what = if devices == 1 { "device" } else { "devices" };
+    let _ = writeln!(io::stderr(), "{devices} {what} exported");
     Ok(())
 }
 
@@ -82,21 +95,18 @@ impl Sink {
     fn open(output: Option<&Path>, force: bool) -> Result<Self, Failure> {
         let Some(wanted) = output else { return Ok(Self::Stdout) };
         refuse_to_replace(wanted, force)?;
+        let wanted = behind_links(wanted)?;
         let mut name = wanted.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
+        // Two exports to one file do not share it. In containers they may have the same process id.
+        name.push(format!(".{}-{}.partial", std::process::id(), uuid::Uuid::new_v4().simple()));
         let partial = wanted.with_file_name(name);
-        // Of an export that was killed. A new file is made, since an old one may be readable by others.
-        match std::fs::remove_file(&partial) {
-            Err(fault) if fault.kind() != io::ErrorKind::NotFound => return Err(unwritable(&partial, &fault)),
-            _ => {}
-        }
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         // Device tokens are in it.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&partial).map_err(|fault| unwritable(&partial, &fault))?;
-        Ok(Self::Partial { file, partial, wanted: wanted.to_owned(), done: false })
+        Ok(Self::Partial { file, partial, wanted, done: false })
     }
 
     /// `false` when the reader has gone, which is no failure (`| head`).
@@ -136,10 +146,23 @@ impl Drop for Sink {
 }
 
 fn refuse_to_replace(wanted: &Path, force: bool) -> Result<(), Failure> {
-    match wanted.exists() && !force {
-        true => Err(Failure::Runtime(format!("{} is there already; --force replaces it", wanted.display()))),
-        false => Ok(()),
+    let shown = wanted.display();
+    match std::fs::metadata(wanted) {
+        // A device or a pipe would become a file of tokens.
+        Ok(there) if !there.is_file() => Err(Failure::Runtime(format!(
+            "{shown} is no regular file, so it is not replaced: leave out --output and redirect standard output instead"
+        ))),
+        Ok(_) if !force => Err(Failure::Runtime(format!("{shown} is there already; --force replaces it"))),
+        _ => Ok(()),
     }
+}
+
+/// The file that a link names, so that the link stays one.
+fn behind_links(wanted: &Path) -> Result<PathBuf, Failure> {
+    if std::fs::symlink_metadata(wanted).is_err() {
+        return Ok(wanted.to_owned());
+    }
+    std::fs::canonicalize(wanted).map_err(|fault| unwritable(wanted, &fault))
 }
 
 fn unwritable(path: &Path, fault: &io::Error) -> Failure {
@@ -206,7 +229,6 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let wanted = place.path().join("devices.csv");
         let files = || std::fs::read_dir(place.path()).unwrap().count();
-        std::fs::write(place.path().join("devices.csv.partial"), "left behind, for everybody to read").unwrap();
         let mut sink = Sink::open(Some(&wanted), false).unwrap();
         sink.write(b"first").unwrap();
         assert!(!wanted.exists());
@@ -224,5 +246,41 @@ mod tests {
         sink.finish(true).unwrap();
         drop(sink);
         assert_eq!((std::fs::read(&wanted).unwrap(), files()), (b"second".to_vec(), 1));
+    }
+
+    #[test]
+    fn two_exports_to_one_file_do_not_share_what_they_write() {
+        let place = tempfile::tempdir().unwrap();
+        let wanted = place.path().join("devices.csv");
+        let mut sinks = [b"one", b"two"].map(|text| (Sink::open(Some(&wanted), true).unwrap(), text));
+        for (sink, text) in &mut sinks {
+            sink.write(*text).unwrap();
+        }
+        for (sink, text) in &mut sinks {
+            sink.finish(true).unwrap();
+            assert_eq!(std::fs::read(&wanted).unwrap(), *text);
+        }
+    }
+
+    #[test]
+    fn a_link_stays_a_link_and_what_is_no_file_stays_what_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::fs::write(at("file"), "old").unwrap();
+        std::os::unix::fs::symlink("file", at("link")).unwrap();
+        let mut sink = Sink::open(Some(&at("link")), true).unwrap();
+        sink.write(b"new").unwrap();
+        sink.finish(true).unwrap();
+        assert_eq!(std::fs::read(at("file")).unwrap(), b"new");
+        assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
+
+        let socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        std::os::unix::fs::symlink("socket", at("to_socket")).unwrap();
+        std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
+        for name in ["socket", "to_socket", "dangling", "."] {
+            assert!(Sink::open(Some(&at(name)), true).is_err(), "{name}");
+        }
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 5);
+        drop(socket);
     }
 }

@@ -32,7 +32,8 @@ pub struct ImportArgs {
     /// ndjson or csv [default: csv for a file called .csv, else ndjson]
     #[arg(long)]
     format: Option<String>,
-    /// Also wake devices that are tombstoned or suspended; without it their lines are rejected.
+    /// Also wake devices that are tombstoned or suspended, whatever `state` the file says; without it their lines are
+    /// rejected.
     #[arg(long)]
     revive: bool,
     /// Leave out the lines before this one; the header of CSV is read all the same.
@@ -61,7 +62,7 @@ pub(super) async fn run(args: ImportArgs) -> Result<(), Failure> {
         progress.at(parts.bytes(), run.answer.imported + run.answer.updated);
     }
     drop(progress);
-    run.ended()
+    run.ended(parts.lines())
 }
 
 async fn open(file: &Path) -> std::io::Result<(Box<dyn AsyncRead + Send + Unpin>, Option<u64>)> {
@@ -122,13 +123,19 @@ impl Run<'_> {
         if self.args.target.json { print_json(&self.answer) } else { print(&summary(&self.answer)) }
     }
 
-    fn ended(self) -> Result<(), Failure> {
+    /// It came to the end of a file of so many lines.
+    fn ended(self, lines: u64) -> Result<(), Failure> {
         self.show()?;
         let kept = self.answer.imported + self.answer.updated;
         let fail = |text: String| Err(Failure::Runtime(text));
+        let (file, from_line) = (self.args.file.display(), self.args.from_line);
         match self.answer.rejected_total {
-            0 if kept == 0 && self.empty => fail(format!("{}: there is no device in it", self.args.file.display())),
+            0 if kept == 0 && self.empty && from_line > 1 && from_line > lines => {
+                fail(format!("--from-line {from_line}: {file} has {lines} line{}", if lines == 1 { "" } else { "s" }))
+            }
+            0 if kept == 0 && self.empty => fail(format!("{file}: there is no device in it")),
             0 => Ok(()),
+            1 if kept == 0 => fail("nothing was imported: 1 line was rejected, and no other was there".to_owned()),
             n if kept == 0 => fail(format!("nothing was imported: {n} lines were rejected, and no other was there")),
             1 => fail("1 line was rejected; the others are kept".to_owned()),
             n => fail(format!("{n} lines were rejected; the others are kept")),
@@ -138,21 +145,36 @@ impl Run<'_> {
     /// It ended early. A file that is none of its format need not be tried again; anything else may go on.
     fn stopped(&self, fault: ClientError) -> Failure {
         let unreadable = matches!(&fault, ClientError::Refused(problem) if problem.code == "unreadable_file");
+        let passes = match &fault {
+            ClientError::Unreachable(_) => true,
+            ClientError::Refused(problem) => problem.retryable,
+            ClientError::Strange { status } => *status >= 500,
+            ClientError::Setup(_) => false,
+        };
         let failure = self.args.target.failure(fault);
-        let kept = self.answer.kept_through.max(self.args.from_line - 1);
-        if unreadable || kept == 0 {
+        let (from_line, kept) = (self.args.from_line, self.answer.kept_through);
+        if kept < from_line {
+            let again = self.again(from_line);
+            let more =
+                format!("\n  how many lines were kept is not known; it is safe to run the same command again: {again}");
+            return if passes { failure.and(&more) } else { failure };
+        }
+        if unreadable {
             return failure;
         }
         if let Err(failed) = self.show() {
             return failed;
         }
+        let again = self.again(kept + 1);
+        failure.and(&format!("\n  lines up to {kept} are kept; go on with: {again}"))
+    }
+
+    /// The command that goes on from this line.
+    fn again(&self, from_line: u64) -> String {
+        let from = if from_line > 1 { format!(" --from-line {from_line}") } else { String::new() };
         let revive = if self.args.revive { " --revive" } else { "" };
         let format = self.args.format.as_ref().map_or_else(String::new, |name| format!(" --format {name}"));
-        let file = self.args.file.display();
-        let next = kept + 1;
-        failure.and(&format!(
-            "\n  lines up to {kept} are kept; go on with: fanfare devices import --from-line {next}{format}{revive} {file}"
-        ))
+        format!("fanfare devices import{from}{format}{revive} {}", self.args.file.display())
     }
 }
 

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use clap::Subcommand;
 
-use super::Failure;
 use super::target::Target;
+use super::{Failure, ids};
 use crate::wire::Format;
 
 /// What `fanfare devices` can do.
@@ -21,7 +21,7 @@ pub enum DevicesCommand {
     /// Import devices and what they follow from NDJSON or CSV; wrong lines are told, the others kept.
     ///
     /// Exit codes: 0 all lines were kept; 1 lines were rejected, or there was nothing to import; 69 the service or its
-    /// database went away in the middle, and the message says how to go on.
+    /// database went away, 75 it refused for now: the message says how to go on.
     #[command(after_help = import::EXAMPLE)]
     Import(import::ImportArgs),
     /// Export all devices with what they follow, tokens too, in a form that `import` reads.
@@ -33,6 +33,7 @@ pub enum DevicesCommand {
         #[command(flatten)]
         target: Target,
         /// The device's id.
+        #[arg(value_parser = ids::device)]
         id: String,
     },
 }

@@ -61,6 +61,11 @@ impl<R: AsyncRead + Unpin> Parts<R> {
         self.bytes
     }
 
+    /// Lines of the file read so far.
+    pub(super) fn lines(&self) -> u64 {
+        self.lines
+    }
+
     /// The next part; the only one of an empty file is empty.
     pub(super) async fn next(&mut self) -> io::Result<Option<Part>> {
         loop {

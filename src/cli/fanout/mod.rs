@@ -11,7 +11,7 @@ use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 
 use super::target::{Target, print_json};
-use super::{Failure, print};
+use super::{Failure, ids, print};
 use crate::client::ListQuery;
 use crate::domain::batch::FanoutState;
 use crate::wire::Fanout;
@@ -72,6 +72,7 @@ pub enum FanoutCommand {
         #[command(flatten)]
         target: Target,
         /// The fan-out's id.
+        #[arg(value_parser = ids::fanout)]
         id: String,
         /// Wait until it is settled, at most this many seconds [default: no wait; without a number: 120].
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
@@ -84,8 +85,10 @@ pub enum FanoutCommand {
         #[command(flatten)]
         target: Target,
         /// The fan-out's id.
+        #[arg(value_parser = ids::fanout)]
         id: String,
         /// The device's id; one that was deleted since, too.
+        #[arg(value_parser = ids::device)]
         device: String,
     },
     /// Stop a fan-out: whoever has not been sent to ends as `cancelled`.
@@ -95,6 +98,7 @@ pub enum FanoutCommand {
         #[command(flatten)]
         target: Target,
         /// The fan-out's id.
+        #[arg(value_parser = ids::fanout)]
         id: String,
     },
 }

@@ -33,7 +33,7 @@ pub(super) fn account(f: &Fanout) -> String {
     let seconds = f.duration_ms as f64 / 1000.0;
     let ceiling = match &f.ceiling {
         c if c.mode.is_empty() => "nothing was sent under it yet".to_owned(),
-        c => format!("{} {}/s, lowest pace {}/s", c.mode, c.rate, c.pace),
+        c => format!("{} {:.0}/s, lowest pace {:.0}/s", c.mode, c.rate, c.pace),
     };
     [
         format!("fan-out     {}  {} of match {}, event {}, {}", f.id, f.event_type, f.match_id, f.event_id, f.kind),
@@ -67,7 +67,7 @@ mod tests {
             "outcomes": {"delivered": 8, "token_dead": 2, "expired": 0},
             "attempts": 11, "retried": 1, "throttled": 0, "unprocessed": 0, "unsent": 0, "reauthed": 0, "stalled": 0,
             "accepted_at": "2026-11-30T15:03:12Z", "deadline_at": "2026-11-30T15:05:12Z", "duration_ms": 1900,
-            "slowest_send_ms": 80, "ledger": "exact", "ceiling": {"mode": "single", "rate": 9000.0, "pace": 9000.0}
+            "slowest_send_ms": 80, "ledger": "exact", "ceiling": {"mode": "single", "rate": 9000.0, "pace": 2254.3319538}
         }))
         .unwrap()
     }
@@ -77,6 +77,7 @@ mod tests {
         let text = account(&fanout());
         assert!(text.contains("10: 8 delivered, 2 failed (token_dead 2), 0 pending"), "{text}");
         assert!(text.contains("done after 1.9 s"), "{text}");
+        assert!(text.contains("single 9000/s, lowest pace 2254/s"), "{text}");
     }
 
     #[test]

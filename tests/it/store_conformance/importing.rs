@@ -78,10 +78,10 @@ pub async fn a_row_that_says_its_device_is_dead_makes_no_live_one_dead(store: Sh
         ..row(line, id, token, Some(following("team:ars", KindMask::ALL)))
     };
     let rows = vec![dead(1, "live", "t", DeviceState::Tombstoned), dead(3, "old", "u", DeviceState::Tombstoned)];
-    let thief = store.import(vec![dead(2, "thief", "t", DeviceState::Suspended)], true).await.unwrap();
+    let thief = store.import(vec![dead(2, "thief", "t", DeviceState::Suspended)], false).await.unwrap();
     assert_eq!((thief.imported, thief.rejected[0].code), (0, "live_here"));
     for (imported, updated) in [(1, 0), (0, 1)] {
-        let done = store.import(rows.clone(), true).await.unwrap();
+        let done = store.import(rows.clone(), false).await.unwrap();
         assert_eq!((done.imported, done.updated, done.revived, done.moved), (imported, updated, 0, 0));
         assert_eq!(done.rejected.iter().map(|r| (r.line, r.code)).collect::<Vec<_>>(), [(1, "live_here")]);
     }
@@ -91,6 +91,28 @@ pub async fn a_row_that_says_its_device_is_dead_makes_no_live_one_dead(store: Sh
     assert_eq!(page(&store, "team:ars", GOAL).await, [], "dead devices follow nothing that is sent");
     store.put_device(device("old", "u")).await.unwrap();
     assert_eq!(page(&store, "team:ars", GOAL).await, [old.key], "registered, it follows what the file said");
+}
+
+pub async fn a_row_that_says_its_device_is_dead_lives_when_it_is_asked_to(store: Shared) {
+    let dead =
+        |line, id, token, follows| ImportRow { state: Some(DeviceState::Tombstoned), ..row(line, id, token, follows) };
+    let follows = Some(following("team:ars", KindMask::ALL));
+    let rows = vec![dead(1, "a", "ta", follows.clone()), dead(2, "b", "tb", follows.clone())];
+    assert_eq!(store.import(rows, false).await.unwrap().imported, 2);
+    store.put_device(device("live", "t")).await.unwrap();
+    // What was exported: one that says what it follows, one that does not, one that lives here, one that is new.
+    let rows = vec![
+        dead(1, "a", "ta", follows.clone()),
+        dead(2, "b", "tb", None),
+        dead(3, "live", "t", follows.clone()),
+        dead(4, "new", "tn", follows),
+    ];
+    let done = store.import(rows, true).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.revived, done.rejected), (1, 3, 2, vec![]));
+    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 4);
+    for id in ["a", "b", "live", "new"] {
+        assert_eq!(store.device(device_id(id)).await.unwrap().unwrap().state, DeviceState::Live, "{id}");
+    }
 }
 
 pub async fn an_import_moves_and_swaps_tokens(store: Shared) {

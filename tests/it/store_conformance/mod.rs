@@ -170,6 +170,7 @@ on_every_engine! {
     importing::a_batch_that_names_a_device_or_a_token_twice_is_a_fault_of_ours,
     importing::an_import_revives_nobody_unless_it_is_asked_to,
     importing::a_row_that_says_its_device_is_dead_makes_no_live_one_dead,
+    importing::a_row_that_says_its_device_is_dead_lives_when_it_is_asked_to,
     importing::an_import_moves_and_swaps_tokens,
     importing::a_line_without_follows_leaves_them_as_they_are,
     model::random_operations_agree_with_a_model,
