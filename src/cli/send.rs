@@ -40,7 +40,8 @@ pub struct SendArgs {
     /// A value passed to the app; may be repeated.
     #[arg(long = "data", value_name = "NAME=VALUE", value_parser = pair)]
     data: Vec<(String, String)>,
-    /// The event's id: the same id and content is the same fan-out [default: a new one].
+    /// The event's id: the same id and content is the same fan-out, for which --occurred-at must be the same too
+    /// [default: a new one].
     #[arg(long)]
     id: Option<String>,
     /// When it happened, RFC 3339 [default: now].

@@ -45,6 +45,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("freeze.FOLLOWERS", freeze::FOLLOWERS),
     ("freeze.STEP", freeze::STEP),
     ("freeze.STANDS", freeze::STANDS),
+    ("import.BY_INDEX", import::BY_INDEX),
     ("import.LOCK", import::LOCK),
     ("import.LET_GO", import::LET_GO),
     ("import.UPSERT", import::UPSERT),
