@@ -96,6 +96,8 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .foreign_keys(false)
         .pragma("journal_size_limit", WAL_KEPT_BYTES)
         .pragma("cache_size", CACHE_KIB)
+        // What a savepoint remembers of each page it changes would go through a file otherwise.
+        .pragma("temp_store", "MEMORY")
         .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
         .disable_statement_logging()
 }
