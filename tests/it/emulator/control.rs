@@ -43,7 +43,9 @@ async fn what_it_cannot_do_is_refused_by_name_and_changes_nothing() {
         (json!({"latency_ms": 5, "oauth_times": 5}), "oauth_answer"),
         (json!({"latency_ms": 5, "quota_retry_after": "a\nb"}), "quota_retry_after"),
         (json!({"latency_ms": -5}), "-5"),
-        (json!("calm"), "Control"),
+        (json!("calm"), "a map"),
+        (json!([]), "a map"),
+        (json!({"latency_ms": 5, "network": {"initial_window": 1_u32 << 31}}), "initial_window"),
     ];
     for (change, word) in cases {
         let (status, fault) = tell(&emulator, change).await;
