@@ -97,7 +97,8 @@ impl App {
         };
         let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
         let grace = Duration::from_millis(config.drain.grace_ms);
-        Ok(Self { api, ops, addrs, limits, state, ops_state, store: base.store, boot: base.boot, workers, grace })
+        let (store, boot, token) = (base.store, base.boot, wires.watched.token);
+        Ok(Self { api, ops, addrs, limits, state, ops_state, store, boot, token, workers, grace })
     }
 }
 

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,7 @@ use crate::fanout::ToSender;
 use crate::fanout::claim::Claimer;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
+use crate::fcm::oauth::TokenState;
 use crate::ledger::flush::Flusher;
 use crate::ledger::settle::Settler;
 use crate::store::{FreezeJob, Store};
@@ -75,6 +76,7 @@ pub struct App {
     ops_state: api::OpsState,
     store: Arc<dyn Store>,
     boot: BootId,
+    token: watch::Receiver<TokenState>,
     workers: Workers,
     grace: Duration,
 }
@@ -112,6 +114,16 @@ impl App {
     #[must_use]
     pub fn reload(&self, file: PathBuf) -> Reload {
         Reload { file, catalogue: self.state.catalogue.clone() }
+    }
+
+    /// Ends when the first request for an access token was answered, well or badly: an event accepted before waits for
+    /// it. Can be awaited while the app runs.
+    pub fn first_token(&self) -> impl Future<Output = ()> + use<> {
+        let mut token = self.token.clone();
+        async move {
+            // The sender of it ends with the app, and then nobody waits any more.
+            let _ = token.wait_for(|token| !matches!(token, TokenState::Waiting)).await;
+        }
     }
 
     /// Serves until `shutdown`, then drains.

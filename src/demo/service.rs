@@ -1,6 +1,8 @@
 //! Owns the demo's service: its settings, its start in this process, its end.
 //! Must never know: what is shown of it.
 
+use std::time::Duration;
+
 use secrecy::ExposeSecret;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -13,6 +15,9 @@ use crate::app::{App, BuildError, RunError, open_store};
 use crate::config::{Config, Environment, load};
 use crate::store::StoreError;
 use crate::telemetry;
+
+/// Longest wait for the first access token. Without one the demo goes on, and shows how a goal waits for it.
+const FIRST_TOKEN: Duration = Duration::from_secs(5);
 
 /// The service, running in this process, and the way a caller reaches it.
 pub struct Service {
@@ -46,7 +51,10 @@ impl Service {
         println!("database   {database}\nRedis      {redis}\nFCM        {}", provider.name());
         println!("API        {api}\noperations http://{}\n", app.ops_addr());
         let drain = CancellationToken::new();
+        let token = app.first_token();
         let task = tokio::spawn(app.run(drain.clone()));
+        // A service has long had its access token when a goal comes; this one is a few ms old.
+        let _ = tokio::time::timeout(FIRST_TOKEN, token).await;
         Ok(Self { api, secret, drain, task })
     }
 
