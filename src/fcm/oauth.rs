@@ -25,8 +25,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const AHEAD: Duration = Duration::from_secs(300);
 /// Least time between two refreshes, however short the lives granted.
 const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
-/// Between two refreshes asked for by 401s: when a fresh token is refused as well, another one will not help.
-const BETWEEN_REJECTS: Duration = Duration::from_secs(60);
+/// First and longest wait between two refreshes asked for by 401s: a second revocation is followed at once, but when
+/// fresh tokens are refused one after the other, another will not help. Forgotten after a quiet time of twice the longest.
+const BETWEEN_REJECTS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// First and longest wait after a failure that may pass by itself.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// First and longest wait after a refusal: only a person can mend that.
@@ -78,7 +79,16 @@ impl Tokens {
         let (rejected, rejections) = watch::channel(0);
         let source = Source { from: from.into(), http, charge, clock };
         tokio::spawn(
-            Refresher { source, publish, rejections, held: None, trouble: None, failures: 0, last_reject: None }.run(),
+            Refresher {
+                source,
+                publish,
+                rejections,
+                held: None,
+                trouble: None,
+                failures: 0,
+                rejects: Rejects::default(),
+            }
+            .run(),
         );
         Self { state, rejected: Arc::new(rejected) }
     }
@@ -91,7 +101,7 @@ impl Tokens {
 
     /// FCM answered 401 to this generation. The first to say so causes one refresh; the token stays published meanwhile,
     /// since FCM has answered 401 for single devices (firebase-admin-java issue 486). A fresh token that is rejected too
-    /// is replaced at most once a minute.
+    /// is replaced after 2 s, then 4, and so on up to once a minute.
     pub fn reject(&self, generation: u64) {
         self.rejected.send_if_modified(|highest| {
             let news = generation > *highest;
@@ -174,7 +184,22 @@ struct Refresher {
     held: Option<Held>,
     trouble: Option<TokenError>,
     failures: u32,
-    last_reject: Option<Instant>,
+    rejects: Rejects,
+}
+
+/// When a rejected token was replaced last, and how long the next replacement waits from there.
+#[derive(Debug, Default, Clone, Copy)]
+struct Rejects(Option<(Instant, Duration)>);
+
+impl Rejects {
+    /// When the token rejected now is to be replaced.
+    fn next(&mut self, now: Instant) -> Instant {
+        let (first, longest) = BETWEEN_REJECTS;
+        let recent = self.0.filter(|(last, _)| now.saturating_duration_since(*last) <= longest * 2);
+        let (at, gap) = recent.map_or((now, first), |(last, gap)| (now.max(last + gap), (gap * 2).min(longest)));
+        self.0 = Some((at, gap));
+        at
+    }
 }
 
 /// Nobody holds a handle any more.
@@ -243,7 +268,7 @@ impl Refresher {
                     let rejected = *self.rejections.borrow_and_update();
                     // After a failure the pause stands: a rejection must not break a throttle.
                     if self.trouble.is_none() && self.is_held(rejected) {
-                        due = due.min(self.next_reject());
+                        due = due.min(self.rejects.next(Instant::now()));
                     }
                 }
             }
@@ -252,13 +277,6 @@ impl Refresher {
 
     fn is_held(&self, generation: u64) -> bool {
         self.held.as_ref().is_some_and(|held| held.generation == generation)
-    }
-
-    fn next_reject(&mut self) -> Instant {
-        let now = Instant::now();
-        let at = self.last_reject.map_or(now, |last| now.max(last + BETWEEN_REJECTS));
-        self.last_reject = Some(at);
-        at
     }
 }
 
@@ -275,6 +293,21 @@ fn wait_after(error: &TokenError, failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_revocation_is_followed_soon_and_tokens_refused_in_a_row_once_a_minute() {
+        let (s, begin) = (Duration::from_secs, Instant::now());
+        let mut rejects = Rejects::default();
+        let mut now = begin;
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let at = rejects.next(now);
+            waits.push((at - now).as_secs());
+            now = at;
+        }
+        assert_eq!(waits, [0, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(rejects.next(now + s(121)), now + s(121), "forgotten after a quiet time");
+    }
 
     #[test]
     fn waits_grow_to_a_limit_and_never_undercut_what_was_asked() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fanfare::domain::outcome::Verdict;
+use fanfare::domain::outcome::{Failure, Verdict};
 use fanfare::emulator::{Act, Control, Emulator, GoAway, Network, Settings};
 use fanfare::fcm::attempted::Attempted;
 use fanfare::fcm::bearer::Bearer;
@@ -314,6 +314,33 @@ async fn what_gets_no_stream_is_not_called_sent() {
     }
     assert_eq!(attempt(&pool).await.verdict, Verdict::Accepted);
     assert_eq!(emulator.stats().connections_opened, 1, "the connection is as good as before");
+}
+
+/// A peer that gives no room for a body: its attempts time out, may have arrived, and the connection is replaced, the
+/// next one too while that lasts; afterwards everything is as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_takes_no_body_is_given_up_and_comes_back() {
+    let emulator = open_to_all(false);
+    let none = wrong(Network { initial_window: Some(0), ..Network::default() });
+    emulator.control(&none).unwrap();
+    let pool = pool(emulator.endpoint(), |s| s.attempt_timeout = Duration::from_millis(300));
+    for round in 1..=2 {
+        for got in join_all((0..20).map(|_| attempt(&pool))).await {
+            assert_eq!(
+                (got.verdict, got.maybe, got.status),
+                (Verdict::Failed(Failure::Unconfirmed, None), true, 0),
+                "{got:?}"
+            );
+        }
+        assert_eq!((emulator.stats().connections_opened, pool.open()), (round, 0), "retired after timeouts in a row");
+    }
+    assert_eq!(emulator.stats().requests, 0, "no request was whole");
+    emulator.control(&wrong(Network { initial_window: Some(1 << 20), ..Network::default() })).unwrap();
+    for _ in 0..3 {
+        let got = join_all((0..100).map(|_| attempt(&pool))).await;
+        assert!(got.iter().all(|got| got.verdict == Verdict::Accepted), "{got:?}");
+    }
+    assert_eq!((emulator.stats().connections_opened, emulator.stats().requests), (3, 300));
 }
 
 /// A server of bare frames that answers a stream only after the client has given it up, or, told so, at once.

@@ -244,6 +244,7 @@ async fn a_rejected_token_is_refreshed_once_however_many_say_so() {
     bench.tokens.reject(2);
     bench.stays_quiet().await;
     assert_eq!(bench.endpoint.requests(), 2, "a fresh token that is rejected too is not replaced at once");
+    bench.ready(3).await;
 }
 
 #[tokio::test]
