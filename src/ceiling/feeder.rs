@@ -13,6 +13,7 @@ use super::board::Board;
 use super::bucket::{AHEAD, Reservation};
 use super::charger::Question;
 use super::demand::{self, Demand};
+use super::redis::SILENCE;
 use super::report::Report;
 use super::source::{InForce, Operation, Source};
 
@@ -191,7 +192,8 @@ impl Feeder {
         let now = Instant::now();
         if until > now && self.pause_said <= now {
             let paused_ms = until.saturating_duration_since(now).as_millis() as u64;
-            let told_by = if self.throttled_until >= until { "provider" } else { "fleet" };
+            // What came back from Redis is later than what was told by as long as Redis took to answer.
+            let told_by = if self.throttled_until + SILENCE >= until { "provider" } else { "fleet" };
             tracing::warn!(target: "fanfare::ceiling", paused_ms, told_by, "ceiling paused by the provider");
         }
         self.pause_said = self.pause_said.max(until);
