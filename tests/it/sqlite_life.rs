@@ -2,6 +2,7 @@
 //! instance, kill -9 again and again, a file that cannot be written, was taken away, or is of a newer build.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -77,47 +78,65 @@ fn everybody_got_it(world: &World, fanout: &Fanout, n: u64) {
     assert_eq!((fanout.attempts, fanout.ledger.as_str()), (n, "exact"), "{fanout:#?}");
 }
 
-/// A disk that can be full. A file system of one's own would need rights that a build machine does not give, a limit on
-/// file sizes gives another error and kills the process, and SQLite's own limit of pages holds for one connection only.
-/// So this stands between SQLite and the system: while a file says so, whatever writes to the database gets the error a
-/// full disk gives. All of SQLite and all of ours is real.
-struct Disk {
-    full: PathBuf,
-    _directory: tempfile::TempDir,
-}
+/// A disk that can be full, and one that the process dies on in the middle of a write. A file system of one's own would
+/// need rights that a build machine does not give, a limit on file sizes gives another error and kills the process, and
+/// SQLite's own limit of pages holds for one connection only. So this stands between SQLite and the system: while a file
+/// says so, whatever writes to the database meets what a full disk, or a kill at that instant, would do. All of SQLite
+/// and all of ours is real.
+struct Disk(tempfile::TempDir);
 
 const DISK: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static int full(int fd) {
-    char link[64], path[4096];
-    const char *when = getenv("DISK_FULL");
-    if (!when || access(when, F_OK) != 0) return 0;
+typedef ssize_t pwrite_t(int, const void *, size_t, off64_t);
+typedef ssize_t write_t(int, const void *, size_t);
+
+static int wanted(const char *fault) {
+    char flag[4096];
+    const char *disk = getenv("DISK");
+    snprintf(flag, sizeof flag, "%s/%s", disk ? disk : "", fault);
+    return disk && access(flag, F_OK) == 0;
+}
+
+/* The name of an open file from "/fanfare.db" on, or nothing. */
+static const char *name(int fd, char path[4096]) {
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path - 1);
-    if (n < 0) return 0;
-    path[n] = 0;
-    if (!strstr(path, "/fanfare.db")) return 0;
+    ssize_t n = readlink(link, path, 4095);
+    path[n < 0 ? 0 : n] = 0;
+    const char *found = strstr(path, "/fanfare.db");
+    return found ? found : "";
+}
+
+static int full(int fd) {
+    char path[4096];
+    if (!wanted("full") || !*name(fd, path)) return 0;
     errno = ENOSPC;
     return 1;
 }
 
 ssize_t write(int fd, const void *data, size_t n) {
-    static ssize_t (*real)(int, const void *, size_t);
-    if (!real) real = dlsym(RTLD_NEXT, "write");
+    write_t *real = (write_t *)dlsym(RTLD_NEXT, "write");
     return full(fd) ? -1 : real(fd, data, n);
 }
 
+/* With a write-ahead log only a checkpoint writes to the file itself. */
 ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at) {
-    static ssize_t (*real)(int, const void *, size_t, off64_t);
-    if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
-    return full(fd) ? -1 : real(fd, data, n, at);
+    char path[4096];
+    pwrite_t *real = (pwrite_t *)dlsym(RTLD_NEXT, "pwrite64");
+    if (full(fd)) return -1;
+    if (wanted("deadly") && !strcmp(name(fd, path), "/fanfare.db")) {
+        real(fd, data, n / 2, at);
+        kill(getpid(), SIGKILL);
+    }
+    return real(fd, data, n, at);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { return pwrite64(fd, data, n, at); }
@@ -133,18 +152,19 @@ impl Disk {
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).arg("-ldl");
         let built = compiler.output().await.expect("a C compiler, as building SQLite needs one");
         assert!(built.status.success(), "{built:?}");
-        let full = directory.path().join("full");
         world.settings.insert("LD_PRELOAD".to_owned(), library.display().to_string());
-        world.settings.insert("DISK_FULL".to_owned(), full.display().to_string());
-        Self { full, _directory: directory }
+        world.settings.insert("DISK".to_owned(), directory.path().display().to_string());
+        Self(directory)
     }
 
-    fn fill(&self) {
-        std::fs::write(&self.full, "").unwrap();
+    /// From now on `full` or `deadly`.
+    fn becomes(&self, fault: &str) {
+        std::fs::write(self.0.path().join(fault), "").unwrap();
     }
 
-    fn free(&self) {
-        std::fs::remove_file(&self.full).unwrap();
+    /// No longer.
+    fn no_longer(&self, fault: &str) {
+        std::fs::remove_file(self.0.path().join(fault)).unwrap();
     }
 }
 
@@ -156,7 +176,7 @@ async fn a_full_disk_stops_accepting_and_sending_and_loses_and_repeats_nobody() 
     service.follow("full", &tokens(1_200)).await;
     let id = service.goal("full", "full", USEFUL_S).await;
     world.emulator.logged(300).await;
-    disk.fill();
+    disk.becomes("full");
     let before = world.emulator.stats().requests;
     let failed = says(&service, "flush failed").await;
     assert!(failed["error"].as_str().is_some_and(|text| text.contains("full")), "{failed}");
@@ -167,7 +187,7 @@ async fn a_full_disk_stops_accepting_and_sending_and_loses_and_repeats_nobody() 
     assert!(stopped <= before + EXPOSURE + 16, "{before} when it was full, {stopped} then");
     refused(&service, &second).await;
     assert_eq!(world.emulator.stats().requests, stopped, "nothing more is sent");
-    disk.free();
+    disk.no_longer("full");
     says(&service, "heartbeat is back").await;
     let fanout = service.settled(&id).await;
     everybody_got_it(&world, &fanout, 1_200);
@@ -239,7 +259,7 @@ async fn what_a_killed_process_had_is_sent_at_the_next_start_and_not_when_its_le
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_again_and_again_it_loses_nobody_and_repeats_at_most_the_exposure_each_time() {
     let long = std::env::var("FANFARE_LONG").is_ok_and(|long| long == "1");
-    let (kills, each) = (if long { 60 } else { 6 }, 400);
+    let (kills, each) = (if long { 60 } else { 4 }, 400);
     let seed = if long { rand::random() } else { 4711 };
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
@@ -270,6 +290,27 @@ async fn killed_again_and_again_it_loses_nobody_and_repeats_at_most_the_exposure
     println!("{} duplicates after {kills} kills", stats.duplicates_accepted);
     assert_eq!(stats.accepted - stats.duplicates_accepted, (events * each) as u64, "somebody was lost: {stats:?}");
     assert!(stats.duplicates_accepted <= kills * EXPOSURE, "{stats:?}");
+}
+
+/// A drain ends with a checkpoint. Killed in the middle of writing a page of it, the file is torn and the log is whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_in_the_middle_of_a_checkpoint_it_knows_everything_at_the_next_start() {
+    let mut world = world().await;
+    let disk = Disk::under(&mut world).await;
+    let mut service = world.spawn().await;
+    service.follow("torn", &tokens(1_200)).await;
+    let id = service.goal("torn", "torn", USEFUL_S).await;
+    world.emulator.logged(300).await;
+    disk.becomes("deadly");
+    service.terminate().await;
+    assert_eq!(service.ended().await.signal(), Some(9), "it got as far as the checkpoint");
+    disk.no_longer("deadly");
+    let service = world.spawn().await;
+    let fanout = service.settled(&id).await;
+    everybody_got_it(&world, &fanout, 1_200);
+    let mut other = other_program(&file(&world)).await;
+    let sound: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut other).await.unwrap();
+    assert_eq!(sound, "ok");
 }
 
 /// Starts `serve` as somebody who may not do everything: root may write what nobody may.
