@@ -139,7 +139,7 @@ async fn three_at_once(database: Database, run: &'static str) {
     let mut world = World::new(database, false).await;
     world.set("DATABASE__MAX_CONNECTIONS", 2);
     let service = world.spawn().await;
-    let n = size(1_500, 10_000);
+    let n = size(1_000, 10_000);
     let matches: Vec<String> = (0..3).map(|i| format!("{run}-{i}")).collect();
     for name in &matches {
         service.follow(name, &tokens(name, n, 5)).await;

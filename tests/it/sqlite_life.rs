@@ -78,7 +78,7 @@ fn everybody_got_it(world: &World, fanout: &Fanout, n: u64) {
     assert_eq!((fanout.attempts, fanout.ledger.as_str()), (n, "exact"), "{fanout:#?}");
 }
 
-/// A disk that can be full, and one that the process dies on in the middle of a write. A file system of one's own would
+/// A disk that can be full, or that the process dies on in the middle of a write. A file system of one's own would
 /// need rights that a build machine does not give, a limit on file sizes gives another error and kills the process, and
 /// SQLite's own limit of pages holds for one connection only. So this stands between SQLite and the system: while a file
 /// says so, whatever writes to the database meets what a full disk, or a kill at that instant, would do. All of SQLite

@@ -103,7 +103,9 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let who = || 0..INSTANCES;
-    let fate = prop_oneof![6 => Just(Fate::Reached), 2 => Just(Fate::Unanswered), 1 => Just(Fate::Down), 1 => Just(Fate::Dead)];
+    let fate = prop_oneof![
+        6 => Just(Fate::Reached), 2 => Just(Fate::Unanswered), 1 => Just(Fate::Down), 1 => Just(Fate::Dead)
+    ];
     let how = prop_oneof![4 => Just(How::Acknowledged), 2 => Just(How::AnswerLost), 1 => Just(How::Lost)];
     let step = (who(), vec(1_usize..7, 1..3), 0_usize..3, any::<bool>());
     prop_oneof![
@@ -435,6 +437,8 @@ impl World {
     async fn settle(&mut self) {
         let before = self.kept.settled.is_some();
         let now = !before && self.kept.settles();
+        let swept = self.store.sweep(0).await.unwrap().complete;
+        assert_eq!(swept.contains(&self.fanout), now, "the sweep finds what nobody settled");
         match self.store.settle(self.fanout).await.unwrap() {
             SettleReply::Settled(settled) => {
                 assert!(now, "settled too early, or twice");
