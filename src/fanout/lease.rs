@@ -46,6 +46,7 @@ impl Lease {
         let beat = store.heartbeat(self.boot, lease_ms).await?;
         self.clock.observe(beat.now_ms, asked, Boot::now());
         self.live.send_replace(beat.live_instances.max(1));
+        tell(&beat);
         let until = asked.plus(LEASE.saturating_sub(MARGIN));
         let cancelled = beat.cancelled.iter().map(|id| ToSender::Cancelled(*id));
         let news = std::iter::once(ToSender::Lease(until)).chain(cancelled);
@@ -83,12 +84,14 @@ fn report(answer: &Result<Heartbeat, StoreError>, was_failing: bool) {
         }
         _ => {}
     }
-    if let Ok(beat) = answer {
-        if beat.freed_chunks > 0 {
-            tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
-        }
-        if beat.set_aside > 0 {
-            tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
-        }
+}
+
+/// What a heartbeat did, the first one before anything runs included: after a kill that is the one that takes over.
+fn tell(beat: &Heartbeat) {
+    if beat.freed_chunks > 0 {
+        tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
+    }
+    if beat.set_aside > 0 {
+        tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
     }
 }

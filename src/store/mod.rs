@@ -14,6 +14,7 @@ mod detached;
 mod explained;
 mod facts;
 mod import;
+mod planted;
 pub mod postgres;
 pub mod records;
 pub mod sqlite;

@@ -7,6 +7,7 @@
 mod harness;
 
 mod api;
+mod boundaries;
 mod bulk;
 mod cancel;
 mod ceiling;
@@ -26,6 +27,7 @@ mod openapi;
 mod outage;
 mod packaging;
 mod payload;
+mod sqlite_life;
 mod store_conformance;
 mod store_plans;
 mod types;

@@ -11,7 +11,8 @@ use crate::domain::batch::{ChunkAck, ChunkFlush, FlushBatch, OutcomeRecord};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::{BootId, ChunkRef, FanoutId};
 use crate::domain::tally::PartCounters;
-use crate::store::StoreError;
+use crate::mutant;
+use crate::store::{StoreError, planted};
 
 /// All chunks and failures of a batch. Every right-hand side reads the row as it was, so a repetition changes nothing.
 /// Only the epoch that owns the chunk may end it for those without an outcome (`rest`).
@@ -87,7 +88,8 @@ pub(super) async fn flush(conn: &mut PgConnection, batch: &FlushBatch) -> Result
     }
     let chunks = ChunkArrays::of(&batch.chunks);
     let failures = FailureArrays::of(batch)?;
-    let query = failures.bind(chunks.bind(sqlx::query_as(FLUSH)));
+    let sql = planted::unless(mutant::on("no_epoch_check"), FLUSH, "AND k.epoch = b.epoch", "");
+    let query = failures.bind(chunks.bind(sqlx::query_as(sql)));
     let rows: Vec<AckRow> = query.fetch_all(conn).await?;
     let found = rows.into_iter().map(|row| row.parse().map(|ack| (ack.chunk, ack)));
     let mut found = found.collect::<Result<BTreeMap<ChunkRef, ChunkAck>, Fault>>()?;
@@ -111,7 +113,11 @@ pub(super) async fn put_parts(
         latest.insert(fanout.0, serde_json::to_string(counters).map_err(refuse)?);
     }
     let (fanouts, texts): (Vec<i64>, Vec<String>) = latest.into_iter().unzip();
-    sqlx::query(PUT_PARTS).bind(boot.0).bind(fanouts).bind(texts).execute(conn).await?;
+    let sum =
+        "jsonb_set(EXCLUDED.counters::jsonb, '{attempts}', to_jsonb((EXCLUDED.counters::jsonb ->> 'attempts')::bigint
+               + (fanout_part.counters::jsonb ->> 'attempts')::bigint))::text";
+    let sql = planted::unless(mutant::on("counters_incremented"), PUT_PARTS, "EXCLUDED.counters", sum);
+    sqlx::query(sql).bind(boot.0).bind(fanouts).bind(texts).execute(conn).await?;
     Ok(())
 }
 

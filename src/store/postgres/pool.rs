@@ -8,6 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool};
 
+use crate::mutant;
 use crate::store::StoreError;
 
 /// Longest wait for a connection: a caller is better answered 503 than kept.
@@ -51,7 +52,9 @@ fn sized(max_connections: u32) -> PgPoolOptions {
     PgPoolOptions::new().max_connections(max_connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
         |connection, _| {
             Box::pin(async move {
-                sqlx::query(DURABLE).execute(connection).await?;
+                if !mutant::on("answer_before_commit") {
+                    sqlx::query(DURABLE).execute(connection).await?;
+                }
                 Ok(())
             })
         },

@@ -11,8 +11,9 @@ use super::reads::{self, ViewRow};
 use crate::domain::batch::FanoutState;
 use crate::domain::ids::FanoutId;
 use crate::domain::tally::Tally;
+use crate::mutant;
 use crate::store::facts::{Snapshot, dead_share_leaps};
-use crate::store::{SettleReply, Settled};
+use crate::store::{SettleReply, Settled, planted};
 
 /// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
 pub(super) const JUDGING: Duration = Duration::from_secs(60);
@@ -73,7 +74,8 @@ pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<Sett
     }
     let mut tx = conn.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
-    let row: Option<ViewRow> = sqlx::query_as(reads::LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
+    let sql = planted::unless(mutant::on("settle_unlocked"), reads::LOCKED, "FOR UPDATE", "");
+    let row: Option<ViewRow> = sqlx::query_as(sql).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
     // What was handed back, or taken from a dead owner, since the cancel.
     if row.state()? == FanoutState::Cancelled {

@@ -8,6 +8,7 @@ mod device;
 mod explain;
 mod export;
 mod fault;
+mod file;
 mod flush;
 mod freeze;
 mod import;

@@ -17,7 +17,6 @@ statements! {
     APPLIED = "SELECT version, checksum FROM _sqlx_migrations ORDER BY version";
 
     // Instances.
-    IS_MIGRATED = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'instance')";
     EXPIRE_LEASES = "UPDATE instance SET lease_until_ms = 0 WHERE lease_until_ms > 0";
     BEAT = "INSERT INTO instance (boot_id, started_ms, heartbeat_ms, lease_until_ms) VALUES (?1, ?2, ?2, ?3)
         ON CONFLICT (boot_id) DO UPDATE SET heartbeat_ms = excluded.heartbeat_ms,

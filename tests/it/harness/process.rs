@@ -126,6 +126,11 @@ impl Process {
         self.lines.borrow().iter().filter(|line| line["message"] == message).cloned().collect()
     }
 
+    /// The log lines so far that `wanted` wants.
+    pub fn lines(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        self.lines.borrow().iter().filter(|line| wanted(line)).cloned().collect()
+    }
+
     /// Waits for the `n`-th log line that `wanted` wants.
     pub async fn says(&self, n: usize, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut lines = self.lines.clone();

@@ -111,6 +111,7 @@ on_every_engine! {
     freezing::an_own_freeze_lost_on_its_way_is_taken_unless_it_runs,
     freezing::a_page_holds_only_followers_that_want_the_kind,
     freezing::a_fanout_without_followers_is_complete_after_its_last_step,
+    freezing::rows_that_come_and_go_between_two_pages_are_frozen_once_or_not_at_all,
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
     claiming::only_more_urgent_classes_are_claimed_when_asked,
     claiming::two_claimers_never_get_the_same_chunk,
