@@ -162,9 +162,15 @@ impl Dispatcher {
             let recipient = chunk.recipient(spot.ordinal)?;
             let fan = self.fans.get_mut(&spot.key.chunk.fanout)?;
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
-            fan.variant(no).template.as_ref().map(|t| t.body(&recipient.address, chunk.job.deadline_ms, now_ms))
+            let template = fan.variant(no).template.as_ref()?;
+            let body = || {
+                mutant::panic_at("body", recipient.address.value().as_bytes());
+                template.body(&recipient.address, chunk.job.deadline_ms, now_ms)
+            };
+            std::panic::catch_unwind(AssertUnwindSafe(body)).ok()
         });
         if body.is_none() {
+            tracing::error!(target: "fanfare::fanout", fanout_id = %spot.key.chunk.fanout, ordinal = spot.ordinal, "no body for a recipient");
             self.exposure.take();
             self.finish(spot, Outcome::Internal, Cause::None);
             self.close_if_over(spot.key);

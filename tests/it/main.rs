@@ -10,6 +10,7 @@ mod api;
 mod bulk;
 mod cancel;
 mod ceiling;
+mod chaos;
 mod cli;
 mod connections;
 mod credentials;

@@ -161,7 +161,7 @@ impl World {
             let done = bits(n, chunk.done.iter().copied());
             assert_eq!(
                 acks,
-                [ChunkAck { chunk: hold.chunk, epoch: hold.epoch, owned, closed, cancelled: false, done }],
+                [ChunkAck { chunk: hold.chunk, epoch: hold.epoch, owned, closed, cancelled: false, late: 0, done }],
                 "{chunk:?}"
             );
         }
