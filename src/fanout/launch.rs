@@ -167,10 +167,13 @@ impl Dispatcher {
                 mutant::panic_at("body", recipient.address.value().as_bytes());
                 template.body(&recipient.address, chunk.job.deadline_ms, now_ms)
             };
-            std::panic::catch_unwind(AssertUnwindSafe(body)).ok()
+            let made = std::panic::catch_unwind(AssertUnwindSafe(body));
+            if made.is_err() {
+                tracing::error!(target: "fanfare::fanout", fanout_id = %spot.key.chunk.fanout, ordinal = spot.ordinal, "an attempt panicked");
+            }
+            made.ok()
         });
         if body.is_none() {
-            tracing::error!(target: "fanfare::fanout", fanout_id = %spot.key.chunk.fanout, ordinal = spot.ordinal, "no body for a recipient");
             self.exposure.take();
             self.finish(spot, Outcome::Internal, Cause::None);
             self.close_if_over(spot.key);

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Boot, DbClock};
 use crate::domain::ids::BootId;
+use crate::mutant;
 use crate::store::{Heartbeat, Store, StoreError};
 
 use super::ToSender;
@@ -45,6 +46,7 @@ impl Lease {
         let lease_ms = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
         let beat = store.heartbeat(self.boot, lease_ms).await?;
         self.clock.observe(beat.now_ms, asked, Boot::now());
+        let asked = if mutant::on("lease_from_the_answer") { Boot::now() } else { asked };
         self.live.send_replace(beat.live_instances.max(1));
         let until = asked.plus(LEASE.saturating_sub(MARGIN));
         let cancelled = beat.cancelled.iter().map(|id| ToSender::Cancelled(*id));
@@ -52,6 +54,7 @@ impl Lease {
         if news.map(|news| self.sender.send(news)).any(|sent| sent.is_err()) {
             tracing::debug!(target: "fanfare::fanout", boot_id = %self.boot, "the sender thread has ended");
         }
+        tell(&beat);
         Ok(beat)
     }
 
@@ -83,12 +86,14 @@ fn report(answer: &Result<Heartbeat, StoreError>, was_failing: bool) {
         }
         _ => {}
     }
-    if let Ok(beat) = answer {
-        if beat.freed_chunks > 0 {
-            tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
-        }
-        if beat.set_aside > 0 {
-            tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
-        }
+}
+
+/// What the heartbeat took from others: the one at the start as well, which is the one after a crash of the only instance.
+fn tell(beat: &Heartbeat) {
+    if beat.freed_chunks > 0 {
+        tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
+    }
+    if beat.set_aside > 0 {
+        tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
     }
 }

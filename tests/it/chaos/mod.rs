@@ -32,6 +32,7 @@ async fn instances_that_die_or_stand_still_lose_nobody() {
         ("SIGSTOP", Box::pin(stories::stopped())),
         ("mixed", Box::pin(stories::mixed())),
         ("Redis flaps, kills", Box::pin(stories::redis_flaps())),
+        ("a chunk that kills", Box::pin(stories::poisoned())),
     ])
     .await;
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use fanfare::emulator::Control;
 use sqlx::{Connection, PgConnection};
 
 use super::fleet::{Fleet, LEASE, Plan};
@@ -97,6 +98,32 @@ pub async fn mixed() {
         fleet.post_small().await;
     }
     fleet.holds(0).await;
+}
+
+/// Whoever takes this chunk dies before it gets anywhere. The fifth is not asked to.
+pub async fn poisoned() {
+    let mut fleet = Fleet::new(Plan { recipients: 100, ..plan("poisoned", 12, 1) }, None).await;
+    fleet.world.emulate(Control { latency_ms: Some(20_000), ..Control::default() });
+    fleet.spawn().await;
+    fleet.post("big", 100).await;
+    for _ in 0..4 {
+        let before = fleet.world.emulator.stats().requests;
+        fleet.world.emulator.logged(before + 1).await;
+        fleet.kill_and_bury(0).await;
+        fleet.spawn().await;
+    }
+    let survivor = &fleet.instances[0].process;
+    let said = survivor.says(1, |line| line["message"] == "fan-out set aside").await;
+    assert_eq!((said["chunks"].as_u64(), said["level"].as_str()), (Some(1), Some("WARN")));
+    // Whoever waits for it is told, long before a minute is over.
+    let begun = std::time::Instant::now();
+    let told = survivor.client.fanout(&fleet.posted[0].id, Duration::from_secs(60)).await.unwrap();
+    assert_eq!((told.state.as_str(), told.pending, told.settled_at), ("set_aside", 100, None));
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let asked = fleet.world.emulator.stats().requests;
+    let ended = survivor.client.cancel(&fleet.posted[0].id).await.unwrap();
+    assert_eq!((ended.state.as_str(), ended.outcomes["cancelled"]), ("cancelled", 100), "an operator ends it");
+    assert_eq!(fleet.world.emulator.stats().requests, asked, "nobody is sent to any more");
 }
 
 /// The ceiling's Redis comes and goes while instances die.
