@@ -20,7 +20,7 @@ use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
 use crate::door;
-use crate::fanout::claim::{Claimer, Doubt};
+use crate::fanout::claim::{Claimer, Doubt, Floor};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
@@ -183,6 +183,7 @@ impl Base {
                 sender: wires.to_sender.clone(),
                 jobs: HashMap::new(),
                 doubt: Doubt::default(),
+                floor: Floor::default(),
             },
             freezer: Freezer {
                 store: Arc::clone(&self.store),

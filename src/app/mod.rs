@@ -38,6 +38,9 @@ use crate::ledger::flush::Flusher;
 use crate::ledger::settle::Settler;
 use crate::store::{FreezeJob, Store};
 
+/// The end of a drain that is kept for writing down: five flushes of a database that answers within a second.
+const WRITING: Duration = Duration::from_secs(5);
+
 /// Why the app was not built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
@@ -139,7 +142,7 @@ impl App {
         let mut running = Running::start(self.workers, Arc::clone(&self.store));
         let early = running.until(&shutdown).await;
         draining.cancel();
-        let drain = running.drain(api, &self.store, self.boot);
+        let drain = running.drain(api, (&self.store, self.boot), grace);
         let drained = tokio::time::timeout(grace, drain).await;
         ops_stop.cancel();
         log_end(ops.await, "operations listener");
@@ -219,15 +222,17 @@ impl Running {
     async fn drain<T: Send + 'static>(
         mut self,
         api: tokio::task::JoinHandle<Result<T, door::Cut>>,
-        store: &Arc<dyn Store>,
-        boot: BootId,
+        (store, boot): (&Arc<dyn Store>, BootId),
+        grace: Duration,
     ) {
         tracing::info!(target: "fanfare::app", boot_id = %boot, "draining");
         self.stop.cancel();
         // A slow request of the API must not hold up the sender, nor the other way round.
         let told = self.to_sender.send(ToSender::Drain).is_ok();
+        let abandon = tokio::spawn(abandon_after(patience(grace), self.to_sender.clone()));
         let sender = tokio::task::spawn_blocking(move || self.sender.join().is_ok());
         let (api, sender) = tokio::join!(api, sender);
+        abandon.abort();
         log_end(api, "API listener");
         let sender = sender.unwrap_or(false);
         while self.takers.join_next().await.is_some() {}
@@ -244,6 +249,19 @@ impl Running {
         store.close().await;
         let clean = told && sender && flushed && settled && lease;
         tracing::info!(target: "fanfare::app", boot_id = %boot, clean, "drained");
+    }
+}
+
+/// How long a drain waits for what is in flight.
+fn patience(grace: Duration) -> Duration {
+    grace.saturating_sub(WRITING).max(grace / 2)
+}
+
+/// What hangs for longer is given up, so that there is time to write down what is known.
+async fn abandon_after(patience: Duration, sender: mpsc::UnboundedSender<ToSender>) {
+    tokio::time::sleep(patience).await;
+    if sender.send(ToSender::Abandon).is_err() {
+        tracing::debug!(target: "fanfare::app", patience_ms = patience.as_millis(), "the sender thread has ended");
     }
 }
 

@@ -196,7 +196,7 @@ pub struct Types {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
-    /// Longest wait for what is in flight, ms.
+    /// Longest shutdown, its last 5 s kept for writing, ms.
     pub grace_ms: u64,
 }
 

@@ -166,6 +166,8 @@ pub struct ChunkAck {
     pub closed: bool,
     /// The fan-out is cancelled: launch nothing more of it, from any chunk.
     pub cancelled: bool,
+    /// Recipients whose outcome this flush changed although the tally was settled: it stays as it is.
+    pub late: u32,
     /// The merged bits, an earlier owner's late ones included.
     pub done: Bitmap,
 }

@@ -47,6 +47,7 @@ impl Dispatcher {
         self.note_throttle(spot, answer.verdict);
         if answer.verdict.meaningful() {
             self.last_meaningful = Some(self.now);
+            self.flight.answered(answer.took, self.now);
         }
         if answer.verdict == Verdict::Credential(CredentialFault::AccessToken) {
             self.gates.reject(flying.generation, self.now);
@@ -226,7 +227,7 @@ impl Dispatcher {
         }
     }
 
-    fn flush_maybe(&mut self, spot: Spot) {
+    pub(super) fn flush_maybe(&mut self, spot: Spot) {
         if let Some(chunk) = self.hand.get(spot.key)
             && chunk.deliveries.get(&spot.ordinal).is_some_and(|d| d.maybe)
         {

@@ -52,13 +52,15 @@ pub struct Flight {
     by_age: VecDeque<(Instant, AttemptId)>,
     old: Vec<AttemptId>,
     lent: usize,
+    /// When the provider last answered an attempt before it was old.
+    quick: Option<Instant>,
 }
 
 impl Flight {
     /// No attempt in flight.
     #[must_use]
     pub fn new(slots: Slots) -> Self {
-        Self { slots, next: 0, flying: HashMap::new(), by_age: VecDeque::new(), old: Vec::new(), lent: 0 }
+        Self { slots, next: 0, flying: HashMap::new(), by_age: VecDeque::new(), old: Vec::new(), lent: 0, quick: None }
     }
 
     /// Slots free now.
@@ -107,10 +109,26 @@ impl Flight {
         Some(flying)
     }
 
+    /// Takes all down; whom they are for.
+    pub fn clear(&mut self) -> Vec<Spot> {
+        self.by_age.clear();
+        self.old.clear();
+        self.lent = 0;
+        self.flying.drain().map(|(_, flying)| flying.spot).collect()
+    }
+
+    /// The provider answered an attempt of this age: one younger than a stall says that it is not slow.
+    pub fn answered(&mut self, took: Duration, now: Instant) {
+        if took < self.slots.stall_after {
+            self.quick = Some(now);
+        }
+    }
+
     /// Notes attempts that have become old and lends their slots out while that helps; returns whom they are for.
     ///
     /// When more than a quarter of those that may be in flight are old, the provider is slow, and lending would add load.
-    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed.
+    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed. And not while it answers
+    /// others quickly: then it is these devices that hang, and a few of them must not hold up a goal.
     pub fn age(&mut self, now: Instant) -> Vec<Spot> {
         let mut fresh = Vec::new();
         while let Some((started, id)) = self.by_age.front().copied() {
@@ -124,13 +142,15 @@ impl Flight {
                 fresh.push(flying.spot);
             }
         }
-        self.lend();
+        self.lend(now);
         fresh
     }
 
-    fn lend(&mut self) {
+    fn lend(&mut self, now: Instant) {
+        let quick = self.quick.is_some_and(|t| now < t + self.slots.stall_after);
         for id in &self.old {
-            if self.lent >= self.slots.lent || self.old.len() * 4 > self.slots.slots + self.lent {
+            let slow = self.old.len() * 4 > self.slots.slots + self.lent && !quick;
+            if slow || self.lent >= self.slots.lent {
                 return;
             }
             if let Some(flying) = self.flying.get_mut(id).filter(|f| !f.lent) {
@@ -199,6 +219,37 @@ mod tests {
         }
         assert_eq!(flight.age(later).len(), 3);
         assert_eq!(flight.lent(), 0, "3 of 8 are over a quarter");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn devices_that_hang_are_no_slow_provider_while_it_answers_others_quickly() {
+        let t = Instant::now();
+        let mut flight = flight(8, 4);
+        for _ in 0..8 {
+            launch(&mut flight, t);
+        }
+        let later = t + Duration::from_secs(2);
+        flight.answered(Duration::from_secs(1), later);
+        assert_eq!((flight.age(later).len(), flight.lent()), (8, 0), "an answer as old as a stall says nothing");
+        flight.answered(Duration::from_millis(40), later);
+        flight.age(later);
+        assert_eq!((flight.lent(), flight.free()), (4, 4), "as many as may be lent");
+        for id in 0..4 {
+            flight.land(AttemptId(id)).unwrap();
+        }
+        flight.age(later + Duration::from_secs(1));
+        assert_eq!(flight.lent(), 0, "a second ago is no evidence any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_taken_down_leaves_every_slot_free() {
+        let t = Instant::now();
+        let mut flight = flight(8, 4);
+        launch(&mut flight, t);
+        launch(&mut flight, t);
+        flight.age(t + Duration::from_secs(2));
+        assert_eq!(flight.clear().len(), 2);
+        assert_eq!((flight.free(), flight.lent(), flight.is_empty()), (8, 0, true));
     }
 
     #[tokio::test(start_paused = true)]

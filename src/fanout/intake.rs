@@ -23,6 +23,7 @@ impl Dispatcher {
             }
             ToSender::Cancelled(id) => self.cancel(id),
             ToSender::Drain => self.drain(),
+            ToSender::Abandon => self.abandon(),
         }
     }
 
@@ -63,6 +64,29 @@ impl Dispatcher {
     pub(super) fn drain(&mut self) {
         self.gates.draining = true;
         self.release_all();
+    }
+
+    /// Gives up what is in flight. It may have been delivered, and is noted so for whoever owns its chunk next.
+    fn abandon(&mut self) {
+        self.landings.clear();
+        let given_up = self.flight.clear();
+        if !given_up.is_empty() {
+            let attempts = given_up.len();
+            tracing::warn!(target: "fanfare::fanout", attempts, "attempts without an answer are given up; they may be sent again");
+        }
+        for spot in given_up {
+            self.exposure.give(1);
+            let Some(chunk) = self.hand.get_mut(spot.key) else { continue };
+            chunk.flying = chunk.flying.saturating_sub(1);
+            let delivery = chunk.deliveries.entry(spot.ordinal).or_default();
+            (delivery.maybe, delivery.unconfirmed) = (true, true);
+            let ending = chunk.ending;
+            self.flush_maybe(spot);
+            if let Some(ending) = ending {
+                self.left_behind(spot, ending);
+            }
+            self.close_if_over(spot.key);
+        }
     }
 
     /// Hands every chunk back: it may be another instance's by now, or soon.

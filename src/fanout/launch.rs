@@ -162,7 +162,16 @@ impl Dispatcher {
             let recipient = chunk.recipient(spot.ordinal)?;
             let fan = self.fans.get_mut(&spot.key.chunk.fanout)?;
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
-            fan.variant(no).template.as_ref().map(|t| t.body(&recipient.address, chunk.job.deadline_ms, now_ms))
+            let template = fan.variant(no).template.as_ref()?;
+            let body = || {
+                mutant::panic_at("body", recipient.address.value().as_bytes());
+                template.body(&recipient.address, chunk.job.deadline_ms, now_ms)
+            };
+            let made = std::panic::catch_unwind(AssertUnwindSafe(body));
+            if made.is_err() {
+                tracing::error!(target: "fanfare::fanout", fanout_id = %spot.key.chunk.fanout, ordinal = spot.ordinal, "an attempt panicked");
+            }
+            made.ok()
         });
         if body.is_none() {
             self.exposure.take();

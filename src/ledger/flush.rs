@@ -125,6 +125,10 @@ impl Flusher {
     }
 
     fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>) {
+        for ack in acks.iter().filter(|ack| ack.late > 0) {
+            self.metrics.late(ack.late);
+            tracing::warn!(target: "fanfare::ledger", fanout_id = %ack.chunk.fanout, chunk = ack.chunk.no, late_facts = ack.late, "facts came after the tally was settled; they are counted apart");
+        }
         let mut closed: Vec<FanoutId> = acks.iter().filter(|a| a.closed).map(|a| a.chunk.fanout).collect();
         (self.flushed)(Flushed { outcomes, acks });
         closed.dedup();

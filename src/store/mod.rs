@@ -21,7 +21,7 @@ pub mod sqlite;
 
 use async_trait::async_trait;
 
-use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -100,6 +100,10 @@ pub trait Store: Send + Sync + 'static {
     /// chunk that was ever lost uncleanly is everyone without an outcome.
     /// With `more_urgent_than` only chunks of a more urgent class than that one.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
+
+    /// Takes the first open chunk of the least urgent class that has any, if that class is less urgent than `than`: it
+    /// must not wait until nothing urgent is left.
+    async fn claim_floor(&self, boot: BootId, than: Class) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Every chunk `boot` owns, with recipients looked up now, under the epoch it owns it: those in its hands, and
     /// those it does not know of because the answer to a claim or a freeze step was lost. Changes nothing.

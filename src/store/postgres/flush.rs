@@ -16,6 +16,7 @@ use crate::store::{StoreError, planted};
 
 /// All chunks and failures of a batch. Every right-hand side reads the row as it was, so a repetition changes nothing.
 /// Only the epoch that owns the chunk may end it for those without an outcome (`rest`).
+/// `late` reads the row as it was: a statement does not see its own update.
 pub(super) const FLUSH: &str = "
 WITH b AS (
     SELECT fanout_id, chunk_no, epoch, done::varbit AS done, ok::varbit AS ok, maybe::varbit AS maybe,
@@ -35,7 +36,10 @@ u AS (
                      WHEN k.state = 1 AND k.epoch = b.epoch AND b.rest_outcome IS NOT NULL THEN 2
                      ELSE k.state END
     FROM b WHERE k.fanout_id = b.fanout_id AND k.chunk_no = b.chunk_no
-    RETURNING k.fanout_id, k.chunk_no, b.epoch, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok),
+    RETURNING k.fanout_id, k.chunk_no, b.epoch, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok,
+              (SELECT bit_count(k.ok & ~o.ok) + bit_count(k.done & ~o.done & ~k.ok) FROM chunk o
+               WHERE o.fanout_id = k.fanout_id AND o.chunk_no = k.chunk_no
+                 AND EXISTS (SELECT 1 FROM fanout s WHERE s.id = k.fanout_id AND s.settled_ms IS NOT NULL)) AS late),
 f AS (
     INSERT INTO failure (fanout_id, chunk_no, ordinal, device_key, outcome, cause, status, detail, attempts,
                          retryable, variant, device_version, at_ms)
@@ -47,7 +51,7 @@ f AS (
     JOIN u ON u.fanout_id = x.fanout_id AND u.chunk_no = x.chunk_no
     WHERE get_bit(u.ok, x.ordinal) = 0
     ON CONFLICT DO NOTHING)
-SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done,
+SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done, coalesce(late, 0) AS late,
        coalesce((SELECT x.state = 3 FROM fanout x WHERE x.id = u.fanout_id), false) AS cancelled
 FROM u";
 
@@ -66,6 +70,7 @@ struct AckRow {
     mine: bool,
     done: String,
     cancelled: bool,
+    late: i64,
 }
 
 impl AckRow {
@@ -77,6 +82,7 @@ impl AckRow {
             owned: self.mine && matches!(self.state, 1 | 2),
             closed: self.state == 2,
             cancelled: self.cancelled,
+            late: u32::try_from(self.late).unwrap_or(0),
             done: Bitmap::from_text(&self.done, length(self.n)?)?,
         })
     }
@@ -99,7 +105,7 @@ pub(super) async fn flush(conn: &mut PgConnection, batch: &FlushBatch) -> Result
 /// The chunk is not there any more: there is nothing to own and nothing to wait for.
 fn unknown(flush: &ChunkFlush) -> ChunkAck {
     let (chunk, epoch, done) = (flush.chunk, flush.epoch, flush.done.clone());
-    ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, done }
+    ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, late: 0, done }
 }
 
 pub(super) async fn put_parts(

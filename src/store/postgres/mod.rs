@@ -36,7 +36,7 @@ use super::records::{
     FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
 use super::{CancelReply, Explained, Store, StoreError};
-use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -142,6 +142,10 @@ impl Store for PostgresStore {
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
         on!(self.main, "claim", |conn| claim::claim(conn, request))
+    }
+
+    async fn claim_floor(&self, boot: BootId, than: Class) -> Result<Vec<ClaimedChunk>, StoreError> {
+        on!(self.main, "claim_floor", |conn| claim::claim_floor(conn, boot, than))
     }
 
     async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {

@@ -31,6 +31,17 @@ struct Bits {
     ok: Bitmap,
     maybe: Bitmap,
     cancelled: bool,
+    settled: bool,
+    late: u32,
+}
+
+impl Bits {
+    /// Recipients whose outcome differs from before.
+    fn changed(&self, was: &Self) -> usize {
+        let delivered = |i: &usize| self.ok.get(*i) && !was.ok.get(*i);
+        let failed = |i: &usize| self.done.get(*i) && !was.done.get(*i) && !self.ok.get(*i);
+        (0..self.n).filter(|i| delivered(i) || failed(i)).count()
+    }
 }
 
 #[derive(FromRow)]
@@ -42,6 +53,7 @@ struct BitsRow {
     ok: Vec<u8>,
     maybe: Vec<u8>,
     cancelled: bool,
+    settled: bool,
 }
 
 /// Writes facts. A chunk that is not there any more is answered as nobody's.
@@ -79,11 +91,12 @@ fn ack(flush: &ChunkFlush, bits: Option<&Bits>) -> ChunkAck {
             owned: bits.epoch == flush.epoch && matches!(bits.state, OWNED | CLOSED),
             closed: bits.state == CLOSED,
             cancelled: bits.cancelled,
+            late: bits.late,
             done: bits.done.clone(),
         },
         None => {
             let (chunk, epoch, done) = (flush.chunk, flush.epoch, flush.done.clone());
-            ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, done }
+            ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, late: 0, done }
         }
     }
 }
@@ -99,6 +112,9 @@ async fn flush_chunk(conn: &mut SqliteConnection, flush: &ChunkFlush) -> Answer<
     if bits != was {
         write_bits(conn, flush.chunk, &bits).await?;
         drop_contradicted(conn, flush.chunk, &was, &bits).await?;
+    }
+    if bits.settled {
+        bits.late = u32::try_from(bits.changed(&was)).unwrap_or(u32::MAX);
     }
     let full = bits.done.count() == bits.n;
     let owner = bits.state == OWNED && (bits.epoch == flush.epoch || mutant::on("no_epoch_check"));
@@ -123,6 +139,8 @@ async fn read_bits(conn: &mut SqliteConnection, chunk: ChunkRef) -> Answer<Optio
         ok: Bitmap::from_bytes(&row.ok, n)?,
         maybe: Bitmap::from_bytes(&row.maybe, n)?,
         cancelled: row.cancelled,
+        settled: row.settled,
+        late: 0,
     }))
 }
 

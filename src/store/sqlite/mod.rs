@@ -36,7 +36,7 @@ use super::{
     FreezeJob, FreezeReply, FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store,
     StoreError, Swept,
 };
-use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -138,6 +138,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
         self.writer.run(request.want as usize, move |c| claim::claim(c, request).boxed()).await
+    }
+
+    async fn claim_floor(&self, boot: BootId, than: Class) -> Result<Vec<ClaimedChunk>, StoreError> {
+        self.writer.run(1, move |c| claim::claim_floor(c, boot, than).boxed()).await
     }
 
     async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {

@@ -67,6 +67,12 @@ statements! {
         CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
         WHERE c.state = 0 AND c.class < ?1 AND c.not_before_ms <= ?2 AND f.state <> 3
         ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no LIMIT ?3";
+    FLOOR_CHUNK = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
+        FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
+        CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
+        WHERE c.state = 0 AND c.class = (SELECT max(class) FROM chunk WHERE state = 0) AND c.class > ?1
+        AND c.not_before_ms <= ?2 AND f.state <> 3
+        ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no LIMIT 1";
     STEP_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
         WHERE c.fanout_id = ?2 AND c.chunk_no >= ?3 AND c.chunk_no < ?4 AND c.state = 1 AND c.owner = ?1
@@ -104,7 +110,8 @@ statements! {
 
     // Facts.
     CHUNK_BITS = "SELECT n, state, epoch, done, ok, maybe,
-        coalesce((SELECT state = 3 FROM fanout WHERE id = ?1), 0) AS cancelled
+        coalesce((SELECT state = 3 FROM fanout WHERE id = ?1), 0) AS cancelled,
+        coalesce((SELECT settled_ms IS NOT NULL FROM fanout WHERE id = ?1), 0) AS settled
         FROM chunk WHERE fanout_id = ?1 AND chunk_no = ?2";
     WRITE_BITS = "UPDATE chunk SET done = ?3, ok = ?4, maybe = ?5 WHERE fanout_id = ?1 AND chunk_no = ?2";
     CLOSE_CHUNK = "UPDATE chunk SET state = 2, owner = NULL, rest_outcome = ?3, rest_cause = ?4

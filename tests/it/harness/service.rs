@@ -45,15 +45,24 @@ impl World {
         Self::with(database, redis, Settings::default()).await
     }
 
+    /// On a PostgreSQL of the test's own, by a superuser's URL.
+    pub async fn on(server: String, redis: bool) -> Self {
+        Self::made(Some(TestDatabase::create_on(server).await), redis, Settings::default()).await
+    }
+
     /// The same with an emulator of one's own.
     pub async fn with(database: Database, redis: bool, emulator: Settings) -> Self {
+        let postgres = if database == Database::Postgres { Some(TestDatabase::create().await) } else { None };
+        Self::made(postgres, redis, emulator).await
+    }
+
+    async fn made(postgres: Option<TestDatabase>, redis: bool, emulator: Settings) -> Self {
         super::logs::logs();
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
         let dir = tempfile::tempdir().unwrap();
         let emulator = Emulator::start(emulator).unwrap();
         let redis = if redis { Some(RedisServer::start().await) } else { None };
-        let postgres = if database == Database::Postgres { Some(TestDatabase::create().await) } else { None };
         let (key, entry) = keys::generate("test", Scope::ALL).unwrap();
         let url = match &postgres {
             Some(postgres) => postgres.url.clone(),

@@ -46,6 +46,27 @@ pub async fn only_more_urgent_classes_are_claimed_when_asked(store: Shared) {
     assert_eq!(urgent(Class::Bulk).await.iter().map(|c| c.class).collect::<Vec<_>>(), [Class::Normal]);
 }
 
+pub async fn the_floor_is_the_first_chunk_of_the_least_urgent_class(store: Shared) {
+    let boot = instance(&store).await;
+    for (id, class) in [("u", Class::Urgent), ("n", Class::Normal), ("b", Class::Bulk)] {
+        let keys = followers(&store, id, 2).await;
+        let job = accept(&store, boot, id, class).await;
+        let mut step = whole(boot, &job, &keys, &[1, 1]);
+        step.ranks = vec![7, 3];
+        store.freeze_step(step).await.unwrap();
+    }
+    let floor = async |than| {
+        let claimed = store.claim_floor(boot, than).await.unwrap();
+        claimed.iter().map(|c| (c.class, c.rank)).collect::<Vec<_>>()
+    };
+    assert_eq!(floor(Class::Bulk).await, [], "nothing is less urgent");
+    assert_eq!(floor(Class::Urgent).await, [(Class::Bulk, 3)]);
+    assert_eq!(floor(Class::Normal).await, [(Class::Bulk, 7)]);
+    assert_eq!(floor(Class::Normal).await, [], "the least urgent class that is left is that in hand");
+    assert_eq!(floor(Class::Urgent).await, [(Class::Normal, 3)]);
+    assert_eq!(claim(&store, boot, 9).await.len(), 3, "they are owned like any other");
+}
+
 pub async fn two_claimers_never_get_the_same_chunk(store: Shared) {
     let boot = instance(&store).await;
     frozen(&store, boot, "evt", &[1; 400]).await;

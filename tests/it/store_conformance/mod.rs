@@ -114,6 +114,7 @@ on_every_engine! {
     freezing::rows_that_come_and_go_between_two_pages_are_frozen_once_or_not_at_all,
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
     claiming::only_more_urgent_classes_are_claimed_when_asked,
+    claiming::the_floor_is_the_first_chunk_of_the_least_urgent_class,
     claiming::two_claimers_never_get_the_same_chunk,
     claiming::a_claim_looks_up_the_token_of_now_and_reports_who_is_gone,
     claiming::a_released_chunk_waits_until_its_time_and_is_not_unclean,

@@ -95,12 +95,15 @@ pub async fn a_settled_tally_never_changes(store: Shared) {
     let (id, chunk) = one_chunk(&store, boot, "evt", 5).await;
     let hold = Hold::from(&chunk);
     store.put_parts(boot, vec![(id, PartCounters { attempts: 3, ..PartCounters::default() })]).await.unwrap();
-    store.flush(outcomes(&hold, &[(0, Delivered), (1, Payload)])).await.unwrap();
-    store.flush(rest(&hold, Expired)).await.unwrap();
+    assert_eq!(store.flush(outcomes(&hold, &[(0, Delivered), (1, Payload)])).await.unwrap()[0].late, 0);
+    assert_eq!(store.flush(rest(&hold, Expired)).await.unwrap()[0].late, 0, "before it is settled nothing is late");
     let settled = settle(&store, id).await;
     assert_eq!(store.fanout(id).await.unwrap().as_ref(), Some(&settled.view));
     // Late facts and late counters are kept, and change nothing that was said.
-    store.flush(outcomes(&hold, &[(1, Delivered), (2, Delivered), (3, TokenDead)])).await.unwrap();
+    let late = outcomes(&hold, &[(0, Delivered), (1, Delivered), (2, Delivered), (3, TokenDead)]);
+    let counted = async |batch| store.flush(batch).await.unwrap()[0].late;
+    assert_eq!(counted(late.clone()).await, 3, "one was failed and is delivered, two had no outcome of their own");
+    assert_eq!(counted(late).await, 0, "a repeated flush brings nothing new");
     store.put_parts(boot, vec![(id, PartCounters { attempts: 9, ..PartCounters::default() })]).await.unwrap();
     assert_eq!(store.fanout(id).await.unwrap(), Some(settled.view));
     assert_eq!(store.settle(id).await.unwrap(), SettleReply::NotOurs);

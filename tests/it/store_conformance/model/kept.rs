@@ -144,13 +144,17 @@ impl Kept {
             let mine = batch.failures.iter().filter(|f| f.chunk == flush.chunk);
             let failures: Vec<_> = mine.map(|f| (usize::from(f.ordinal), f.outcome)).collect();
             let chunk = self.chunks.get_mut(&flush.chunk).unwrap();
+            let (done, ok) = (chunk.done.clone(), chunk.ok.clone());
             chunk.flush(flush, &failures);
+            let news = chunk.ok.difference(&ok).count()
+                + chunk.done.difference(&done).filter(|i| !chunk.ok.contains(i)).count();
             acks.push(ChunkAck {
                 chunk: flush.chunk,
                 epoch: flush.epoch,
                 owned: chunk.epoch == flush.epoch && matches!(chunk.state, State::Owned(_) | State::Closed),
                 closed: chunk.state == State::Closed,
                 cancelled: self.cancelled,
+                late: if self.settled.is_some() { news as u32 } else { 0 },
                 done: bits(chunk.keys.len(), chunk.done.iter().copied()),
             });
         }
