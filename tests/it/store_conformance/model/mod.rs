@@ -128,7 +128,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Stories by default, and in the longer suite.
-const STORIES: u32 = 24;
+const STORIES: u32 = 16;
 const LONG_STORIES: u32 = 1000;
 
 pub async fn random_operations_agree_with_a_model(store: Shared) {
