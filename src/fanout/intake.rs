@@ -101,6 +101,7 @@ impl Dispatcher {
     /// Outcomes are on disk: their exposure is free, and ownership may have changed.
     pub(super) fn flushed(&mut self, flushed: Flushed) {
         self.exposure.give(flushed.outcomes as usize);
+        let mut robbed = false;
         for ack in flushed.acks {
             if ack.cancelled {
                 self.cancel(ack.chunk.fanout);
@@ -113,10 +114,23 @@ impl Dispatcher {
             }
             // An older epoch's answer says nothing of a chunk that was claimed anew.
             if !ack.owned && self.hand.get(key).is_some_and(|c| c.meta.epoch <= ack.epoch) {
+                robbed |= self.hand.get(key).is_some_and(|c| c.ending.is_none());
                 self.stop(key, Ending::Lost);
             }
             self.close_if_over(key);
         }
+        if robbed {
+            self.distrust();
+        }
+    }
+
+    /// One chunk was taken from us while we trusted our lease (the database's clock leapt): so were all, and learning it
+    /// chunk by chunk would repeat an exposure for each. Nothing is launched until the next heartbeat says what is ours.
+    fn distrust(&mut self) {
+        let chunks = self.hand.iter().count();
+        tracing::warn!(target: "fanfare::fanout", chunks, "a chunk was taken over while the lease was trusted; all are let go");
+        self.gates.renew(Boot::now());
+        self.release_all();
     }
 
     /// Forgets fan-outs whose deadline is long past: another instance settled them.
