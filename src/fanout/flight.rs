@@ -127,8 +127,9 @@ impl Flight {
     /// Notes attempts that have become old and lends their slots out while that helps; returns whom they are for.
     ///
     /// When more than a quarter of those that may be in flight are old, the provider is slow, and lending would add load.
-    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed. And not while it answers
-    /// others quickly: then it is these devices that hang, and a few of them must not hold up a goal.
+    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed. Two things tell hanging
+    /// devices from a slow provider, so that some dozens of them hold up no goal: it answered another one quickly just
+    /// now; or nothing but old ones is in flight, and the one slot lent to find out is answered quickly.
     pub fn age(&mut self, now: Instant) -> Vec<Spot> {
         let mut fresh = Vec::new();
         while let Some((started, id)) = self.by_age.front().copied() {
@@ -148,12 +149,13 @@ impl Flight {
 
     fn lend(&mut self, now: Instant) {
         let quick = self.quick.is_some_and(|t| now < t + self.slots.stall_after);
-        for id in &self.old {
+        for i in 0..self.old.len() {
             let slow = self.old.len() * 4 > self.slots.slots + self.lent && !quick;
-            if slow || self.lent >= self.slots.lent {
+            let asks = self.old.len() == self.flying.len() && self.free() == 0;
+            if self.lent >= self.slots.lent || (slow && !asks) {
                 return;
             }
-            if let Some(flying) = self.flying.get_mut(id).filter(|f| !f.lent) {
+            if let Some(flying) = self.flying.get_mut(&self.old[i]).filter(|f| !f.lent) {
                 flying.lent = true;
                 self.lent += 1;
             }
@@ -230,7 +232,11 @@ mod tests {
         }
         let later = t + Duration::from_secs(2);
         flight.answered(Duration::from_secs(1), later);
-        assert_eq!((flight.age(later).len(), flight.lent()), (8, 0), "an answer as old as a stall says nothing");
+        assert_eq!(
+            (flight.age(later).len(), flight.lent()),
+            (8, 1),
+            "an answer as old as a stall says nothing: one to ask"
+        );
         flight.answered(Duration::from_millis(40), later);
         flight.age(later);
         assert_eq!((flight.lent(), flight.free()), (4, 4), "as many as may be lent");
@@ -239,6 +245,26 @@ mod tests {
         }
         flight.age(later + Duration::from_secs(1));
         assert_eq!(flight.lent(), 0, "a second ago is no evidence any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_all_have_stalled_one_more_asks_whether_it_is_the_provider() {
+        let t = Instant::now();
+        let mut flight = flight(4, 3);
+        for _ in 0..4 {
+            launch(&mut flight, t);
+        }
+        for (second, lent) in [(1, 1), (2, 2), (3, 3), (4, 3)] {
+            let now = t + Duration::from_secs(second);
+            flight.age(now);
+            flight.age(now);
+            assert_eq!((flight.lent(), flight.free()), (lent, usize::from(second < 4)), "after {second} s");
+            if second < 4 {
+                launch(&mut flight, now);
+                flight.age(now);
+                assert_eq!(flight.lent(), lent, "while it has not stalled too, nobody else asks");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ const EXPOSURE: u64 = 32 + 16 + 16;
 /// Long enough that nothing expires.
 const USEFUL_S: u32 = 600;
 /// Half of it is for what is in flight, the other half for writing.
-const GRACE: Duration = Duration::from_secs(6);
+const GRACE: Duration = Duration::from_secs(10);
 /// What a busy machine takes beside it.
 const SLACK: Duration = Duration::from_secs(12);
 

@@ -14,7 +14,7 @@ use crate::harness::service::{Database, World, goal};
 /// Lease of an instance, and a second for the heartbeat of whoever takes over to be nearer.
 pub const LEASE: Duration = Duration::from_secs(16);
 /// Long enough that nothing expires.
-const USEFUL_S: u32 = 900;
+const USEFUL_S: u32 = 3600;
 /// Longest wait for a post to be taken: faults of the database last less.
 const PATIENCE: Duration = Duration::from_secs(90);
 

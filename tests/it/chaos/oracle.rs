@@ -8,12 +8,13 @@ use serde_json::Value;
 use sqlx::FromRow;
 
 use super::fleet::{Fleet, Posted};
+use super::scale;
 
 /// Slots, lent slots and what may be unflushed, by default: what one kill can repeat.
 const EXPOSURE: u64 = 32 + 16 + 16;
 /// What can be in flight when an instance is stopped.
 const IN_FLIGHT: u64 = 32 + 16;
-/// Longest wait for everything to be settled once the faults are over.
+/// Longest wait for everything to be settled once the faults are over, for the short form.
 const PATIENCE: Duration = Duration::from_secs(170);
 
 /// One recipient as the rows have it.
@@ -55,7 +56,11 @@ impl Fleet {
             if left == 0 {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "{}: {left} fan-outs are not settled", self.plan.name);
+            assert!(
+                begun.elapsed() < PATIENCE * u32::try_from(scale()).unwrap(),
+                "{}: {left} fan-outs are not settled",
+                self.plan.name
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -134,6 +139,9 @@ impl Fleet {
             "{name}: conservation: {told:?}"
         );
         assert_eq!(told.outcomes.values().sum::<u64>(), told.recipients, "{name}: {told:?}");
+        if told.retried > 0 {
+            println!("{name}: retried {}, {} attempts had never left", told.retried, told.unsent);
+        }
         told.retried
     }
 

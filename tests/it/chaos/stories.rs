@@ -126,7 +126,7 @@ pub async fn poisoned() {
     assert_eq!(fleet.world.emulator.stats().requests, asked, "nobody is sent to any more");
 }
 
-/// The ceiling's Redis comes and goes while instances die.
+/// The ceiling's Redis comes and goes while instances die. (What that does to the rate is measured by `ceiling::processes`.)
 pub async fn redis_flaps() {
     let mut fleet = Fleet::sending(Plan { redis: true, ..plan("Redis flaps, kills", 5, 3) }, None).await;
     while !fleet.sent(80) {
@@ -150,9 +150,6 @@ pub async fn redis_flaps() {
         }
         fleet.post_small().await;
     }
-    let asked = fleet.world.emulator.stats().max_in_1s;
-    let most = u32::try_from(fleet.plan.rate).unwrap() * 3 / 2;
-    assert!(asked <= most, "{asked} requests in a second at a ceiling of {}", fleet.plan.rate);
     fleet.holds(0).await;
 }
 
