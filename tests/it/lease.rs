@@ -8,7 +8,7 @@ use fanfare::domain::ids::BootId;
 use fanfare::emulator::Control;
 use fanfare::fanout::ToSender;
 use fanfare::fanout::lease::{LEASE, Lease, MARGIN};
-use sqlx::{Connection, SqliteConnection};
+use sqlx::{Connection, PgConnection, SqliteConnection};
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
