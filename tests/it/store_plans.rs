@@ -51,10 +51,16 @@ mod sqlite {
         }
     }
 
-    /// Scans of what stays small: instances, migrations, a bound array, and partial indexes of what is unfinished.
+    /// Scans of what stays small: instances, migrations, a row per table, a bound array, and partial indexes of what is unfinished.
     fn is_small(step: &str) -> bool {
-        const SMALL: [&str; 5] =
-            ["SCAN CONSTANT ROW", "SCAN instance", "SCAN sqlite_schema", "SCAN _sqlx_migrations", "SCAN json_each"];
+        const SMALL: [&str; 6] = [
+            "SCAN CONSTANT ROW",
+            "SCAN instance",
+            "SCAN sqlite_schema",
+            "SCAN _sqlx_migrations",
+            "SCAN json_each",
+            "SCAN sqlite_sequence",
+        ];
         const PARTIAL: [&str; 3] = ["INDEX chunk_owned", "INDEX fanout_open", "INDEX fanout_unreported"];
         SMALL.iter().any(|table| step.starts_with(table)) || PARTIAL.iter().any(|index| step.ends_with(index))
     }

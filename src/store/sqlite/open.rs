@@ -23,9 +23,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The write-ahead log is cut back to this after a checkpoint.
 const WAL_KEPT_BYTES: &str = "67108864";
-/// Pages of the log after which it is written into the file: 32 MiB. With SQLite's own 1,000 a large import writes the
-/// same pages of the trees again and again.
-const CHECKPOINT_PAGES: &str = "8000";
+/// Pages of the log after which it is written into the file: 64 MiB, what is kept of the log anyway. With SQLite's own
+/// 1,000 a large import writes the same pages of the trees again and again.
+const CHECKPOINT_PAGES: &str = "16000";
 /// Pages kept in memory by the writer: 32 MiB, enough for the upper levels of the follow table's tree.
 const CACHE_KIB: &str = "-32768";
 

@@ -174,31 +174,31 @@ statements! {
     WAKE_FOLLOWS = "UPDATE follow SET kinds = wanted & ~?2 WHERE device_key = ?1";
 
     // Many devices at once.
-    HELD_DEVICES = "SELECT device_key, id, token, fid, state FROM device WHERE id IN (SELECT value FROM json_each(?1))
-        UNION SELECT device_key, id, token, fid, state FROM device WHERE token IN (SELECT value FROM json_each(?2))
-        UNION SELECT device_key, id, token, fid, state FROM device WHERE fid IN (SELECT value FROM json_each(?3))";
+    HELD_DEVICES = "SELECT device_key, id, token, fid, state, user_id, platform, locale, muted FROM device
+        WHERE device_key IN (SELECT d.device_key FROM json_each(?1) CROSS JOIN device d ON d.id = json_each.value
+        UNION ALL SELECT d.device_key FROM json_each(?2) CROSS JOIN device d ON d.token = json_each.value
+        UNION ALL SELECT d.device_key FROM json_each(?3) CROSS JOIN device d ON d.fid = json_each.value)";
+    HELD_FOLLOWS = "SELECT device_key, subject, wanted, kinds FROM follow
+        WHERE device_key IN (SELECT value FROM json_each(?1)) LIMIT ?2";
     // An address nobody else can have, while the devices of an import change places.
     PARK_ADDRESSES = "UPDATE device SET token = NULL, fid = 'moving ' || device_key
         WHERE device_key IN (SELECT value FROM json_each(?1))";
     DROP_DEVICES = "DELETE FROM device WHERE device_key IN (SELECT value FROM json_each(?1))";
     DROP_FOLLOWS_OF = "DELETE FROM follow WHERE device_key IN (SELECT value FROM json_each(?1))";
-    // `WHERE true`: without it SQLite reads ON as the beginning of a join.
-    IMPORT_DEVICES = "INSERT INTO device AS d (id, user_id, token, fid, platform, locale, state, state_ms, registered_ms,
-        created_ms, follows_ms)
-        SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-        CASE WHEN value ->> 6 = 0 THEN 0 ELSE ?2 END, ?2, ?2, CASE WHEN value ->> 7 THEN ?2 ELSE 0 END
-        FROM json_each(?1) WHERE true
-        ON CONFLICT (id) DO UPDATE SET version = d.version
-        + ((d.user_id, d.token, d.fid, d.platform, d.locale, d.state) IS NOT (excluded.user_id, excluded.token,
-        excluded.fid, excluded.platform, excluded.locale, excluded.state)),
-        user_id = excluded.user_id, token = excluded.token, fid = excluded.fid, platform = excluded.platform,
-        locale = excluded.locale, registered_ms = ?2, follows_ms = max(d.follows_ms, excluded.follows_ms),
-        state_ms = CASE WHEN d.state = excluded.state THEN d.state_ms ELSE ?2 END, state = excluded.state
-        RETURNING id, device_key";
-    IMPORT_MUTES = "UPDATE device SET muted = json_each.value ->> 1 FROM json_each(?1)
-        WHERE device.device_key = json_each.value ->> 0 AND device.muted <> json_each.value ->> 1";
-    IMPORT_FOLLOWS = "INSERT INTO follow (subject, device_key, wanted, kinds)
-        SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)";
+    LAST_DEVICE_KEY = "SELECT seq FROM sqlite_sequence WHERE name = 'device'";
+    // One row here, as many as there are when they are written. `OR FAIL`: a fault undoes the whole job anyway, so that
+    // SQLite need not keep what would undo the statement alone.
+    ADD_DEVICES = "INSERT OR FAIL INTO device (device_key, id, user_id, token, fid, platform, locale, muted, state, state_ms,
+        registered_ms, created_ms, follows_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    ADD_FOLLOWS = "INSERT OR FAIL INTO follow (subject, device_key, wanted, kinds) VALUES (?, ?, ?, ?)";
+    // The version moves only when a verdict on the old row would not hold for the new one.
+    UPDATE_DEVICES = "UPDATE device SET version = version + ((user_id, token, fid, platform, locale, state) IS NOT
+        (value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6)),
+        user_id = value ->> 1, token = value ->> 2, fid = value ->> 3, platform = value ->> 4, locale = value ->> 5,
+        registered_ms = ?2, muted = coalesce(value ->> 7, muted),
+        follows_ms = CASE WHEN value ->> 7 IS NULL THEN follows_ms ELSE ?2 END,
+        state_ms = CASE WHEN state = value ->> 6 THEN state_ms ELSE ?2 END, state = value ->> 6
+        FROM json_each(?1) WHERE device.device_key = json_each.value ->> 0";
     WAKE_FOLLOWS_OF = "UPDATE follow SET kinds = wanted & ~d.muted FROM device AS d
         WHERE d.device_key = follow.device_key AND follow.device_key IN (SELECT value FROM json_each(?1))";
     DEVICE_PAGE = "SELECT device_key, id, user_id, token, fid, platform, locale, muted, state, version, registered_ms

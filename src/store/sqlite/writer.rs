@@ -230,13 +230,26 @@ impl Task {
         let conn = self.conn.insert(conn);
         // IMMEDIATE: a transaction that becomes a writer later is refused at once, busy timeout or not.
         let mut transaction = conn.begin_with("BEGIN IMMEDIATE").await?;
-        for job in batch.iter_mut() {
-            let mut savepoint = transaction.begin().await?;
-            let keep = job.run(&mut savepoint).await;
-            let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
-            // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
-            ended?;
+        // Alone, a job has the transaction for a savepoint: SQLite need not keep what each page was before.
+        if let [alone] = batch {
+            let keep = alone.run(&mut transaction).await;
             self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+            if !keep {
+                // SQLite undoes the transaction by itself after some errors, a full disk say; what the job says stands.
+                if transaction.rollback().await.is_err() {
+                    self.disconnect().await;
+                }
+                return Ok(());
+            }
+        } else {
+            for job in batch.iter_mut() {
+                let mut savepoint = transaction.begin().await?;
+                let keep = job.run(&mut savepoint).await;
+                let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
+                // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
+                ended?;
+                self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.file.check().await?;
         transaction.commit().await?;

@@ -111,9 +111,13 @@ impl Process {
 
     /// A signal by its name, `-HUP`.
     pub async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("a running process").to_string();
-        let status = Command::new("kill").args([name, &pid]).status().await;
-        assert!(status.unwrap().success(), "kill {name} {pid}");
+        let status = Command::new("kill").args([name, &self.pid().to_string()]).status().await;
+        assert!(status.unwrap().success(), "kill {name} {}", self.pid());
+    }
+
+    /// Of the running process.
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("a running process")
     }
 
     /// Waits until it has ended by itself.
