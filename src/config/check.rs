@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_found_at_once() {
-        let pairs = [("OPS__LISTEN", "127.0.0.1:8080"), ("DRAIN__GRACE_MS", "1"), ("REDIS__URL", "x")];
+        let pairs = [("OPS__LISTEN", "127.0.0.1:8080"), ("FCM__STALL_AFTER_MS", "30000"), ("REDIS__URL", "x")];
         let error = load(None, &env(&pairs)).unwrap_err();
         assert_eq!(error.faults.len(), 3);
         assert_eq!(error.to_string().lines().count(), 4, "{error}");

@@ -47,7 +47,6 @@ impl Dispatcher {
         self.note_throttle(spot, answer.verdict);
         if answer.verdict.meaningful() {
             self.last_meaningful = Some(self.now);
-            self.flight.answered(answer.took, self.now);
         }
         if answer.verdict == Verdict::Credential(CredentialFault::AccessToken) {
             self.gates.reject(flying.generation, self.now);

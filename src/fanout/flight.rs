@@ -52,15 +52,13 @@ pub struct Flight {
     by_age: VecDeque<(Instant, AttemptId)>,
     old: Vec<AttemptId>,
     lent: usize,
-    /// When the provider last answered an attempt before it was old.
-    quick: Option<Instant>,
 }
 
 impl Flight {
     /// No attempt in flight.
     #[must_use]
     pub fn new(slots: Slots) -> Self {
-        Self { slots, next: 0, flying: HashMap::new(), by_age: VecDeque::new(), old: Vec::new(), lent: 0, quick: None }
+        Self { slots, next: 0, flying: HashMap::new(), by_age: VecDeque::new(), old: Vec::new(), lent: 0 }
     }
 
     /// Slots free now.
@@ -117,19 +115,12 @@ impl Flight {
         self.flying.drain().map(|(_, flying)| flying.spot).collect()
     }
 
-    /// The provider answered an attempt of this age: one younger than a stall says that it is not slow.
-    pub fn answered(&mut self, took: Duration, now: Instant) {
-        if took < self.slots.stall_after {
-            self.quick = Some(now);
-        }
-    }
-
     /// Notes attempts that have become old and lends their slots out while that helps; returns whom they are for.
     ///
     /// When more than a quarter of those that may be in flight are old, the provider is slow, and lending would add load.
-    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed. Two things tell hanging
-    /// devices from a slow provider, so that some dozens of them hold up no goal: it answered another one quickly just
-    /// now; or nothing but old ones is in flight, and the one slot lent to find out is answered quickly.
+    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed. But when nothing else is in
+    /// flight, nobody can tell a slow provider from devices that hang: then one slot is lent to find out, and if it is
+    /// answered, it goes on being used, so that some dozens of devices never stop a goal altogether.
     pub fn age(&mut self, now: Instant) -> Vec<Spot> {
         let mut fresh = Vec::new();
         while let Some((started, id)) = self.by_age.front().copied() {
@@ -143,14 +134,13 @@ impl Flight {
                 fresh.push(flying.spot);
             }
         }
-        self.lend(now);
+        self.lend();
         fresh
     }
 
-    fn lend(&mut self, now: Instant) {
-        let quick = self.quick.is_some_and(|t| now < t + self.slots.stall_after);
+    fn lend(&mut self) {
         for i in 0..self.old.len() {
-            let slow = self.old.len() * 4 > self.slots.slots + self.lent && !quick;
+            let slow = self.old.len() * 4 > self.slots.slots + self.lent;
             let asks = self.old.len() == self.flying.len() && self.free() == 0;
             if self.lent >= self.slots.lent || (slow && !asks) {
                 return;
@@ -221,30 +211,6 @@ mod tests {
         }
         assert_eq!(flight.age(later).len(), 3);
         assert_eq!(flight.lent(), 0, "3 of 8 are over a quarter");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn devices_that_hang_are_no_slow_provider_while_it_answers_others_quickly() {
-        let t = Instant::now();
-        let mut flight = flight(8, 4);
-        for _ in 0..8 {
-            launch(&mut flight, t);
-        }
-        let later = t + Duration::from_secs(2);
-        flight.answered(Duration::from_secs(1), later);
-        assert_eq!(
-            (flight.age(later).len(), flight.lent()),
-            (8, 1),
-            "an answer as old as a stall says nothing: one to ask"
-        );
-        flight.answered(Duration::from_millis(40), later);
-        flight.age(later);
-        assert_eq!((flight.lent(), flight.free()), (4, 4), "as many as may be lent");
-        for id in 0..4 {
-            flight.land(AttemptId(id)).unwrap();
-        }
-        flight.age(later + Duration::from_secs(1));
-        assert_eq!(flight.lent(), 0, "a second ago is no evidence any more");
     }
 
     #[tokio::test(start_paused = true)]
