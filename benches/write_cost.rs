@@ -63,7 +63,7 @@ struct Counts {
 }
 
 async fn counts(sql: &mut PgConnection) -> Counts {
-    // What a backend has done reaches the statistics once it has been idle for a moment.
+    // What a backend has done reaches the statistics when it ends, which is a moment after its client has.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (wal, commits, updates, heap_only, dead, chunk_bytes) = sqlx::query_as(
         "SELECT (pg_current_wal_lsn() - '0/0')::bigint, d.xact_commit, t.n_tup_upd, t.n_tup_hot_upd, t.n_dead_tup,
@@ -115,6 +115,8 @@ async fn run(world: &World, sql: &mut PgConnection, subject: &str, n: i64) -> (u
     let id = process.client.post_event(&event).await.unwrap().0.fanout_id;
     let fanout = settled(&process, &id).await;
     let took = begun.elapsed().as_secs_f64();
+    let peak = peak_kb(&process);
+    process.kill().await;
     let after = counts(sql).await;
     assert_eq!((fanout.delivered as i64, fanout.failed), (n, 0), "{fanout:?}");
     let (commits, chunks) = (after.commits - before.commits, (n + 499) / 500);
@@ -128,7 +130,7 @@ async fn run(world: &World, sql: &mut PgConnection, subject: &str, n: i64) -> (u
     let fine = judge("WAL from freeze to settle", after.wal - before.wal, WAL_PER_RECIPIENT * n + WAL_ONCE, "bytes")
         & judge("updates of chunks that are not heap-only", updates - heap_only, INDEXED_UPDATES * chunks, "rows")
         & judge("dead chunks", after.dead, INDEXED_UPDATES * chunks + DEAD_ONCE, "rows");
-    (peak_kb(&process), fine)
+    (peak, fine)
 }
 
 /// Of a run whose provider is away until the deadline.
@@ -139,6 +141,7 @@ async fn outage(world: &mut World, sql: &mut PgConnection, n: i64) -> bool {
     let event = goal("evt-away", "all", OUTAGE_S);
     let id = process.client.post_event(&event).await.unwrap().0.fanout_id;
     let fanout = settled(&process, &id).await;
+    process.kill().await;
     let after = counts(sql).await;
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM failure").fetch_one(&mut *sql).await.unwrap();
     let expired = fanout.outcomes.get("expired").copied().unwrap_or_default();

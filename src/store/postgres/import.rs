@@ -238,7 +238,9 @@ async fn follow(tx: &mut Transaction<'_, Postgres>, statement: &'static str, wan
     if wanted.is_empty() {
         return Ok(());
     }
-    let ((subjects, of), (masks, kinds)): ((Vec<&str>, Vec<i64>), (Vec<i64>, Vec<i64>)) = wanted.into_iter().unzip();
+    let (places, values): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+    let (subjects, of): (Vec<&str>, Vec<i64>) = places.into_iter().unzip();
+    let (masks, kinds): (Vec<i64>, Vec<i64>) = values.into_iter().unzip();
     sqlx::query(statement).bind(subjects).bind(of).bind(masks).bind(kinds).execute(&mut **tx).await?;
     Ok(())
 }
