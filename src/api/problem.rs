@@ -70,6 +70,14 @@ codes! {
     FanoutCancelled = 409 "fanout_cancelled" "The fan-out was cancelled before" false,
     /// The fan-out has ended: there is nothing to cancel.
     FanoutSettled = 409 "fanout_settled" "The fan-out has ended" false,
+    /// The fan-out has not ended: there is nothing to replay yet.
+    FanoutOpen = 409 "fanout_open" "The fan-out has not ended" false,
+    /// A correction has taken the fan-out's place.
+    FanoutSuperseded = 409 "fanout_superseded" "The fan-out was corrected" false,
+    /// A replay of the fan-out has not ended.
+    ReplayRunning = 409 "replay_running" "The fan-out is being replayed" false,
+    /// The fan-out is not paused: there is nothing to resume.
+    FanoutNotPaused = 409 "fanout_not_paused" "The fan-out is not paused" false,
     /// The body is larger than this call takes.
     BodyTooLarge = 413 "body_too_large" "The body is too large" false,
     /// The body is of a kind this call does not read.

@@ -75,6 +75,15 @@ pub fn cancelled(
     })
 }
 
+/// Tells the settler that there may be nothing left of a fan-out.
+pub fn complete(complete: mpsc::WeakUnboundedSender<FanoutId>) -> Arc<dyn Fn(FanoutId) + Send + Sync> {
+    Arc::new(move |id| {
+        if let Some(complete) = complete.upgrade() {
+            let _ = complete.send(id);
+        }
+    })
+}
+
 /// Whether every variant of an event fits FCM's limit.
 pub fn fits() -> Arc<Fits> {
     Arc::new(|catalogue: &Catalogue, event: &Event| {

@@ -72,7 +72,7 @@ impl App {
 
         let wires = Wires { to_sender, clock, tokens, watched };
         let ends = Ends { inbox, grants, stop, lease, ledger };
-        let (workers, handover, settled, cancelled) = base.workers(&config, wires.clone(), ends)?;
+        let (workers, handover, settled, [cancelled, complete]) = base.workers(&config, wires.clone(), ends)?;
         let api = bind(config.api.listen, "api.listen").await?;
         let ops = bind(config.ops.listen, "ops.listen").await?;
         let addrs = (local(&api)?, local(&ops)?);
@@ -84,6 +84,7 @@ impl App {
             handover,
             settled,
             cancelled,
+            complete,
             clock: wires.clock,
             boot: base.boot,
             keys: Arc::new(base.keys),
@@ -124,7 +125,7 @@ type Built = (
     Workers,
     mpsc::Sender<crate::store::FreezeJob>,
     broadcast::Sender<crate::domain::ids::FanoutId>,
-    Arc<dyn Fn(crate::domain::ids::FanoutId) + Send + Sync>,
+    [Arc<dyn Fn(crate::domain::ids::FanoutId) + Send + Sync>; 2],
 );
 
 /// What must be there before anything can be wired.
@@ -162,6 +163,7 @@ impl Base {
         let (handover, accepted) = mpsc::channel(HANDOVER);
         let settled = broadcast::Sender::new(1024);
         let cancelled = bridge::cancelled(wires.to_sender.clone(), complete_tx.downgrade());
+        let told = [cancelled, bridge::complete(complete_tx.downgrade())];
         let wiring = Wiring {
             inbox: ends.inbox,
             grants: ends.grants,
@@ -214,7 +216,7 @@ impl Base {
             to_sender: wires.to_sender,
             ceiling: ends.stop,
         };
-        Ok((workers, handover, settled, cancelled))
+        Ok((workers, handover, settled, told))
     }
 
     fn fcm_settings(&self, config: &Config) -> FcmSettings {

@@ -109,7 +109,7 @@ impl From<DemoError> for Failure {
 /// Fans one match event out to every follower's phone through FCM HTTP v1.
 ///
 /// Exit codes: 0 ok, 1 failure, 2 usage, 69 a dependency is unavailable, 75 refused for now (quota or
-/// overload): try again later, 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
+/// overload) or paused: try again later, 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -148,7 +148,7 @@ enum Command {
     Migrate(Settings),
     /// Post an event to a running service.
     Send(send::SendArgs),
-    /// List, show, explain and cancel fan-outs of a running service.
+    /// List, show, explain, cancel, replay and resume fan-outs of a running service.
     #[command(subcommand)]
     Fanout(fanout::FanoutCommand),
     /// Import, export and look at devices of a running service.

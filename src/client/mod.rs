@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::wire::{
     CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
-    FanoutList, FollowsRequest, Problem,
+    FanoutList, FollowsRequest, Problem, ReplayAnswer, ReplayRequest, ResumeRequest,
 };
 
 /// Longest wait for an answer beyond what was asked to be waited for.
@@ -125,6 +125,22 @@ impl Client {
     /// [`ClientError`]; refused when it was cancelled before, or has ended.
     pub async fn cancel(&self, id: &str) -> Result<Fanout, ClientError> {
         self.call(self.request(Method::POST, &["fanouts", id, "cancel"])).await
+    }
+
+    /// Replays a fan-out, or says what a replay would be.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused when it has not ended, was corrected, or is being replayed.
+    pub async fn replay(&self, id: &str, asked: &ReplayRequest) -> Result<ReplayAnswer, ClientError> {
+        self.call(self.request(Method::POST, &["fanouts", id, "replay"]).json(asked)).await
+    }
+
+    /// Resumes a paused fan-out; it as it stands then.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused when it is not paused.
+    pub async fn resume(&self, id: &str, asked: &ResumeRequest) -> Result<Fanout, ClientError> {
+        self.call(self.request(Method::POST, &["fanouts", id, "resume"]).json(asked)).await
     }
 
     /// Registers a device.

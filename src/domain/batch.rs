@@ -2,6 +2,7 @@
 //! Must never know: SQL, threads, or how a chunk is sent.
 
 use super::bitmap::Bitmap;
+use super::derived::{Origin, PauseReason};
 use super::event::Event;
 use super::ids::{ChunkRef, DeviceKey, FanoutId};
 use super::outcome::{Cause, Outcome, coded_enum};
@@ -29,10 +30,12 @@ coded_enum!(
         Sending = 1 "sending",
         /// Settled: the tally never changes again.
         Done = 2 "done",
-        /// Cancelled by an operator; settled as soon as nothing of it is in flight.
+        /// Superseded, or cancelled by an operator; settled as soon as nothing of it is in flight.
         Cancelled = 3 "cancelled",
         /// A chunk was taken over too often without progress; an operator must decide.
         SetAside = 4 "set_aside",
+        /// Stopped by its budget or by a throttle, to be resumed. Never stored as such: it stands beside the state.
+        Paused = 5 "paused",
     }
 );
 
@@ -61,6 +64,8 @@ pub struct FanoutJob {
     pub accepted_ms: i64,
     /// Database time of the deadline, ms.
     pub deadline_ms: i64,
+    /// What it follows from.
+    pub origin: Origin,
 }
 
 /// A chunk this instance owns, with recipients looked up at the time of the claim.
@@ -187,6 +192,8 @@ pub struct Outbound {
     pub released: Vec<(ChunkRef, i32)>,
     /// Absolute counters of this instance.
     pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Fan-outs that this instance has paused: to be written before their chunks are handed back.
+    pub paused: Vec<(FanoutId, PauseReason)>,
     /// Nothing is in flight: there is no reason to wait for more before writing.
     pub idle: bool,
 }
@@ -218,4 +225,6 @@ pub struct Flushed {
     pub outcomes: u32,
     /// The chunks they belonged to, as stored.
     pub acks: Vec<ChunkAck>,
+    /// Fan-outs that are paused, with how often each was resumed before.
+    pub paused: Vec<(FanoutId, i32)>,
 }

@@ -189,7 +189,8 @@ impl Claimer {
     }
 
     async fn job(&mut self, id: FanoutId) -> Result<Arc<FanoutJob>, StoreError> {
-        if let Some(job) = self.jobs.get(&id) {
+        // What a capped one may still do changes when it is resumed.
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.origin.cap.is_none()) {
             return Ok(Arc::clone(job));
         }
         let job = self

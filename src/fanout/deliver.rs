@@ -155,6 +155,7 @@ impl Dispatcher {
             self.wiring.ceiling.throttled(after);
             let lost = self.stock.clear();
             self.wiring.ceiling.forfeited(lost);
+            self.pause_capped();
         }
     }
 

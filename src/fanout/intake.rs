@@ -31,6 +31,7 @@ impl Dispatcher {
         let now_ms = self.wiring.clock.now_ms();
         let id = claimed.chunk.fanout;
         let fan = self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
+        fan.renew(job.origin.cap);
         if !fan.take(claimed.chunk.no, claimed.epoch) {
             return;
         }
@@ -46,9 +47,10 @@ impl Dispatcher {
                 self.outbox.outcome(chunk.meta, record, self.now);
             }
         }
-        if self.fans.get(&id).is_some_and(|fan| fan.cancelled) {
+        let fan = self.fans.get(&id);
+        if fan.is_some_and(|fan| fan.cancelled) {
             self.stop(key, CANCELLED);
-        } else if self.gates.draining {
+        } else if self.gates.draining || fan.is_some_and(|fan| fan.paused && fan.job.deadline_ms > now_ms) {
             self.stop(key, Ending::Release);
         }
         self.close_if_over(key);
@@ -102,6 +104,7 @@ impl Dispatcher {
     pub(super) fn flushed(&mut self, flushed: Flushed) {
         self.exposure.give(flushed.outcomes as usize);
         let mut robbed = false;
+        flushed.paused.into_iter().for_each(|paused| self.heard_of_pause(paused));
         for ack in flushed.acks {
             if ack.cancelled {
                 self.cancel(ack.chunk.fanout);

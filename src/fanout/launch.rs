@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use crate::breaker::BreakerState;
+use crate::domain::derived::PauseReason;
 use crate::domain::outcome::{Cause, Outcome};
 use crate::domain::recipient::Platform;
 use crate::fcm::bearer::Bearer;
@@ -111,6 +112,10 @@ impl Dispatcher {
             let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) else {
                 continue;
             };
+            if fan.spent() {
+                self.pause(spot.key.chunk.fanout, PauseReason::Budget);
+                continue;
+            }
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
             if fan.variant(no).stopped() {
                 self.shelve(spot);

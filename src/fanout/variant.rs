@@ -30,7 +30,8 @@ impl Variant {
         let event = &job.event;
         let template = catalogue.get(&event.kind).and_then(|kind| {
             let text = kind.render(locale, event);
-            let made = Template::new(event, kind, &text, platform);
+            let key = kind.collapse_key_under(event, job.origin.root.as_ref().unwrap_or(&event.id));
+            let made = Template::keyed(event, kind, &text, (platform, &key));
             if let Err(error) = &made {
                 tracing::error!(target: "fanfare::fanout", fanout_id = %job.id, locale, platform = %platform, %error, "variant does not serialise");
             }

@@ -81,9 +81,21 @@ impl Template {
     /// # Errors
     /// [`MessageError::TooLarge`] when FCM would refuse it even with one letter of body text.
     pub fn new(event: &Event, kind: &EventType, text: &Text, platform: Platform) -> Result<Self, MessageError> {
-        let collapse_key = kind.collapse_key(event);
+        Self::keyed(event, kind, text, (platform, &kind.collapse_key(event)))
+    }
+
+    /// The same under a collapse key of one's own: a correction replaces the message of what it corrects.
+    ///
+    /// # Errors
+    /// As [`Template::new`].
+    pub fn keyed(
+        event: &Event,
+        kind: &EventType,
+        text: &Text,
+        (platform, collapse_key): (Platform, &str),
+    ) -> Result<Self, MessageError> {
         let (channel, sound, urgent) = (kind.channel.as_str(), kind.sound.as_str(), kind.high_priority);
-        Self::fitted(event, text, platform, Style { channel, sound, urgent, collapse_key: &collapse_key })
+        Self::fitted(event, text, platform, Style { channel, sound, urgent, collapse_key })
     }
 
     fn fitted(event: &Event, text: &Text, platform: Platform, style: Style<'_>) -> Result<Self, MessageError> {
@@ -319,6 +331,7 @@ mod tests {
             fields: BTreeMap::new(),
             data: data.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             useful_for_s: 120,
+            supersedes: None,
         }
     }
 

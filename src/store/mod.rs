@@ -9,24 +9,29 @@
 //! be called again then. What an answer nobody received made this instance own is not lost for that: a freeze is taken
 //! again by [`Store::take_freezes`], a chunk is found by [`Store::owned`].
 
+mod accepting;
 mod damaged;
 mod detached;
 mod explained;
 mod facts;
+mod frozen;
 mod import;
 mod planted;
 pub mod postgres;
 pub mod records;
+mod replay;
 pub mod sqlite;
 
 use async_trait::async_trait;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
+use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
 pub use records::*;
+pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
 
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -71,7 +76,9 @@ pub trait Store: Send + Sync + 'static {
     async fn leave(&self, boot: BootId) -> Result<(), StoreError>;
 
     /// Commits an event and its fan-out, the freeze leased to `boot`, in one transaction.
-    /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`].
+    /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`]. The same news under another
+    /// id while the first fan-out is not over is [`Accepted::Duplicate`]. What an event supersedes is stopped in the same
+    /// transaction; of an event and its correction whichever comes second finds the other.
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError>;
 
     /// The fan-out an event id was accepted as, with the event's content hash.
@@ -90,6 +97,18 @@ pub trait Store: Send + Sync + 'static {
     /// Up to `limit` followers of one subject that want any type of `kinds`, after `after`, in order of key.
     /// Joins nothing and touches one index range.
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError>;
+
+    /// The fan-outs of a chain: what was posted, its corrections, their replays; in order of id, `id` left out.
+    async fn kin(&self, id: FanoutId) -> Result<Vec<FanoutId>, StoreError>;
+
+    /// Recipients of a fan-out after a key, in order, each with whether an attempt reached it or may have. In a chunk
+    /// somebody has in hand, or that was lost uncleanly, that is everyone without an outcome. At least `limit` of them,
+    /// fewer only at the end of what is frozen.
+    async fn reached_page(&self, page: FrozenPage) -> Result<Vec<(DeviceKey, bool)>, StoreError>;
+
+    /// Recipients of a fan-out after a key whose outcome is one that `source` takes, whose device is live, and whom no
+    /// replay of the same fan-out has reached since. Pages end as those of [`Store::reached_page`].
+    async fn failed_page(&self, page: FrozenPage, source: Source) -> Result<Vec<DeviceKey>, StoreError>;
 
     /// Writes the next chunks of a freeze and moves its cursor in one transaction; the first `claim_first` of them
     /// are created already owned by the freezing instance and returned claimed, with recipients looked up.
@@ -120,8 +139,23 @@ pub trait Store: Send + Sync + 'static {
     /// (or transaction): repeating it changes nothing. A chunk whose recipients all have an outcome is closed.
     async fn flush(&self, batch: FlushBatch) -> Result<Vec<ChunkAck>, StoreError>;
 
-    /// Upserts absolute counters of this instance.
-    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError>;
+    /// Upserts absolute counters of this instance. A fan-out whose attempts, those of all instances, have reached its cap is
+    /// paused by it; the answer names those of `parts` that are paused, with how often each was resumed before.
+    async fn put_parts(
+        &self,
+        boot: BootId,
+        parts: Vec<(FanoutId, PartCounters)>,
+    ) -> Result<Vec<(FanoutId, i32)>, StoreError>;
+
+    /// Makes a replay of a fan-out that is settled or set aside, the freeze leased to `boot`. One at a time for each parent.
+    async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError>;
+
+    /// Pauses capped fan-outs that are under way: their chunks are claimed no more, until they are resumed or past their
+    /// deadline. What is in hand is handed back by whoever has it.
+    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError>;
+
+    /// Lets a paused fan-out go on with `more` attempts beside those it was allowed.
+    async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError>;
 
     /// Settles a fan-out under its row lock if it is frozen and every chunk is closed: snapshots the tally,
     /// judges devices (tombstone, suspend; nothing when the dead share leaps), returns what its line says.

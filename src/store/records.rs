@@ -1,6 +1,7 @@
 //! Owns the shapes the [`Store`](super::Store) takes and gives beside those of the domain.
 //! Must never know: SQL.
 
+use super::Kin;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::event::Event;
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
@@ -29,6 +30,31 @@ pub enum Accepted {
     Repeat(FanoutId),
     /// The same id was accepted before with other content.
     Conflict(FanoutId),
+    /// Committed as another name of a fan-out that tells the same news and is not over: that of the event `of`.
+    Duplicate {
+        /// That fan-out.
+        fanout: FanoutId,
+        /// Its event.
+        of: EventId,
+    },
+    /// A correction, committed; the freeze is this instance's when its hold is over. What it supersedes has stopped.
+    Correction {
+        /// Its freeze.
+        freeze: FreezeJob,
+        /// Fan-outs that were under way.
+        stopped: Vec<FanoutId>,
+    },
+    /// Committed, and superseded as it came, because its correction had come before: nobody is sent it.
+    Superseded {
+        /// Its fan-out.
+        fanout: FanoutId,
+        /// The last state.
+        by: FanoutId,
+        /// Fan-outs that were under way.
+        stopped: Vec<FanoutId>,
+    },
+    /// Refused: what it supersedes belongs to this other match.
+    OtherMatch(MatchId),
 }
 
 /// A freeze this instance owns.
@@ -42,6 +68,8 @@ pub struct FreezeJob {
     pub cursor: DeviceKey,
     /// Number of the next chunk.
     pub next_chunk: i32,
+    /// It begins this long after it was handed over, ms.
+    pub hold_ms: i64,
 }
 
 /// One page of one subject's followers.
@@ -76,6 +104,8 @@ pub struct FreezeStep {
     pub ranks: Vec<i64>,
     /// How many, from the first, are created owned by `boot`.
     pub claim_first: usize,
+    /// Of a correction: how many up to the end of this step were an audience of what it corrects and were not sent it.
+    pub never_saw: Option<u64>,
     /// Whether no follower is left: the fan-out is frozen after this step.
     pub last: bool,
 }
@@ -181,6 +211,8 @@ pub struct FanoutView {
     pub instances: u32,
     /// Times an instance lost this fan-out's chunks uncleanly: above 0 the ledger is a lower bound.
     pub interrupted: u32,
+    /// How it stands to others.
+    pub kin: Kin,
 }
 
 /// Which fan-outs to list.

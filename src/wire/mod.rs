@@ -9,14 +9,16 @@ mod fanout;
 mod follow;
 mod problem;
 mod read;
+mod replay;
 mod time;
 
 pub use bulk::{Format, ImportAnswer, ImportLine, MAX_REJECTS_SHOWN, Reject};
 pub use device::{DeviceAnswer, DeviceRegistered, DeviceRequest, FollowsRequest};
-pub use event::{EventAccepted, EventRequest};
+pub use event::{EventAccepted, EventRequest, SupersedesRequest};
 pub use explain::{ExplainedDevice, Explanation};
 pub use fanout::{CeilingAnswer, Fanout, FanoutCeiling, FanoutList};
 pub use follow::FollowEntry;
 pub use problem::{FieldProblem, Problem};
 pub use read::{ReadError, read};
+pub use replay::{ReplayAnswer, ReplayRequest, ResumeRequest};
 pub use time::rfc3339;

@@ -17,6 +17,7 @@ mod connections;
 mod credentials;
 mod deadlines;
 mod demo;
+mod deriving;
 mod devices;
 mod emulator;
 mod end_to_end;

@@ -97,6 +97,10 @@ fn every_example_is_of_its_type_and_fits_its_schema() {
         let Some(example) = schema.get("example") else { continue };
         let parsed = match name.as_str() {
             "EventRequest" => parses::<wire::EventRequest>(example),
+            "SupersedesRequest" => parses::<wire::SupersedesRequest>(example),
+            "ReplayRequest" => parses::<wire::ReplayRequest>(example),
+            "ReplayAnswer" => parses::<wire::ReplayAnswer>(example),
+            "ResumeRequest" => parses::<wire::ResumeRequest>(example),
             "EventAccepted" => parses::<wire::EventAccepted>(example),
             "Fanout" => parses::<wire::Fanout>(example),
             "FanoutCeiling" => parses::<wire::FanoutCeiling>(example),

@@ -42,6 +42,7 @@ fn hostile_event(kind: &EventType, catalogue: &Catalogue) -> Event {
         fields: kind.required.iter().map(name).collect(),
         data: serde_json::from_value(data).unwrap(),
         useful_for_s: None,
+        supersedes: None,
     };
     Event::parse(draft, catalogue).unwrap_or_else(|faults| panic!("{faults:?}"))
 }

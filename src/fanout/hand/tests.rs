@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::domain::bitmap::Bitmap;
+use crate::domain::derived::Origin;
 use crate::domain::event::Event;
 use crate::domain::ids::DeviceKey;
 use crate::domain::ids::{EventId, MatchId};
@@ -21,8 +22,16 @@ fn job(id: i64, class: Class) -> Arc<FanoutJob> {
         fields: BTreeMap::new(),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     };
-    Arc::new(FanoutJob { id: FanoutId(id), event, class, accepted_ms: 0, deadline_ms: 120_000 })
+    Arc::new(FanoutJob {
+        id: FanoutId(id),
+        event,
+        class,
+        accepted_ms: 0,
+        deadline_ms: 120_000,
+        origin: Origin::default(),
+    })
 }
 
 fn recipient(key: i64) -> Recipient {

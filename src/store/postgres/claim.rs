@@ -39,7 +39,7 @@ pub(super) const CLAIM: &str = with_recipients!(
 WITH c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
     WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND ($3::smallint IS NULL OR k.class < $3)
-      AND f.state <> 3
+      AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
     ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
 k AS (
     UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use sqlx::{FromRow, PgConnection};
 
 use super::fault::Fault;
+use super::replay;
 use super::rows::{chunk_ref, length};
 use crate::domain::batch::{ChunkAck, ChunkFlush, FlushBatch, OutcomeRecord};
 use crate::domain::bitmap::Bitmap;
@@ -55,10 +56,13 @@ SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done, coalesce(
        coalesce((SELECT x.state = 3 FROM fanout x WHERE x.id = u.fanout_id), false) AS cancelled
 FROM u";
 
+/// Answers those that have a cap: only they are looked at again.
 pub(super) const PUT_PARTS: &str = "
-INSERT INTO fanout_part (fanout_id, boot_id, counters)
-SELECT p.fanout_id, $1, p.counters FROM unnest($2::bigint[], $3::text[]) AS p(fanout_id, counters)
-ON CONFLICT (fanout_id, boot_id) DO UPDATE SET counters = EXCLUDED.counters";
+WITH put AS (
+    INSERT INTO fanout_part (fanout_id, boot_id, counters)
+    SELECT p.fanout_id, $1, p.counters FROM unnest($2::bigint[], $3::text[]) AS p(fanout_id, counters)
+    ON CONFLICT (fanout_id, boot_id) DO UPDATE SET counters = EXCLUDED.counters)
+SELECT f.id FROM fanout f WHERE f.id = ANY ($2) AND f.max_attempts IS NOT NULL AND f.settled_ms IS NULL";
 
 #[derive(Debug, FromRow)]
 struct AckRow {
@@ -112,7 +116,7 @@ pub(super) async fn put_parts(
     conn: &mut PgConnection,
     boot: BootId,
     parts: &[(FanoutId, PartCounters)],
-) -> Result<(), Fault> {
+) -> Result<Vec<(FanoutId, i32)>, Fault> {
     let refuse = |_| StoreError::Statement("put_parts: counters do not serialise".to_owned());
     let mut latest = BTreeMap::new();
     for (fanout, counters) in parts {
@@ -123,8 +127,9 @@ pub(super) async fn put_parts(
         "jsonb_set(EXCLUDED.counters::jsonb, '{attempts}', to_jsonb((EXCLUDED.counters::jsonb ->> 'attempts')::bigint
                + (fanout_part.counters::jsonb ->> 'attempts')::bigint))::text";
     let sql = planted::unless(mutant::on("counters_incremented"), PUT_PARTS, "EXCLUDED.counters", sum);
-    sqlx::query(sql).bind(boot.0).bind(fanouts).bind(texts).execute(conn).await?;
-    Ok(())
+    let query = sqlx::query_scalar(sql).bind(boot.0).bind(fanouts).bind(texts);
+    let capped: Vec<i64> = query.fetch_all(&mut *conn).await?;
+    replay::spent(conn, &capped).await
 }
 
 type Query<'q> = sqlx::query::QueryAs<'q, sqlx::Postgres, AckRow, sqlx::postgres::PgArguments>;

@@ -5,16 +5,19 @@ mod accept;
 mod call;
 mod cancel;
 mod claim;
+mod correct;
 mod devices;
 mod explain;
 mod export;
 mod fault;
 mod flush;
 mod freeze;
+mod frozen;
 mod import;
 mod instance;
 mod pool;
 mod reads;
+mod replay;
 mod rows;
 mod schema;
 mod settle;
@@ -35,8 +38,9 @@ use super::records::{
     Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
     FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
-use super::{CancelReply, Explained, Store, StoreError};
+use super::{CancelReply, Explained, FrozenPage, NewReplay, ReplayReply, ResumeReply, Store, StoreError};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
+use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -136,6 +140,18 @@ impl Store for PostgresStore {
         on!(self.main, "follower_page", |conn| freeze::follower_page(conn, &page))
     }
 
+    async fn kin(&self, id: FanoutId) -> Result<Vec<FanoutId>, StoreError> {
+        on!(self.main, "kin", |conn| frozen::kin(conn, id))
+    }
+
+    async fn reached_page(&self, page: FrozenPage) -> Result<Vec<(DeviceKey, bool)>, StoreError> {
+        on!(self.main, "reached_page", |conn| frozen::reached(conn, page))
+    }
+
+    async fn failed_page(&self, page: FrozenPage, source: Source) -> Result<Vec<DeviceKey>, StoreError> {
+        on!(self.main, "failed_page", |conn| frozen::failed(conn, page, source))
+    }
+
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
         on!(self.main, "freeze_step", |conn| freeze::step(conn, &step))
     }
@@ -164,8 +180,24 @@ impl Store for PostgresStore {
         on!(self.facts, "flush", |conn| flush::flush(conn, &batch))
     }
 
-    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError> {
+    async fn put_parts(
+        &self,
+        boot: BootId,
+        parts: Vec<(FanoutId, PartCounters)>,
+    ) -> Result<Vec<(FanoutId, i32)>, StoreError> {
         on!(self.facts, "put_parts", |conn| flush::put_parts(conn, boot, &parts))
+    }
+
+    async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {
+        on!(self.main, "replay", |conn| replay::replay(conn, boot, &new))
+    }
+
+    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError> {
+        on!(self.facts, "pause", |conn| replay::pause(conn, &paused))
+    }
+
+    async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError> {
+        on!(self.main, "resume", |conn| replay::resume(conn, id, more))
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {

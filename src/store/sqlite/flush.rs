@@ -10,7 +10,7 @@ use sqlx::{FromRow, SqliteConnection, query, query_as};
 
 use super::fault::Answer;
 use super::rows::{boot_bytes, count, now_ms, to_json};
-use super::sql;
+use super::{replay, sql};
 use crate::domain::batch::{ChunkAck, ChunkFlush, FailureRecord, FlushBatch, OutcomeRecord, RestOutcome};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::{BootId, ChunkRef, FanoutId};
@@ -207,12 +207,13 @@ pub(super) async fn put_parts(
     conn: &mut SqliteConnection,
     boot: BootId,
     parts: Vec<(FanoutId, PartCounters)>,
-) -> Answer<()> {
+) -> Answer<Vec<(FanoutId, i32)>> {
     let sum = "json_set(excluded.counters, '$.attempts',
                (excluded.counters ->> 'attempts') + (fanout_part.counters ->> 'attempts'))";
     let sql = planted::unless(mutant::on("counters_incremented"), sql::PUT_PART, "excluded.counters", sum);
+    let fanouts: Vec<FanoutId> = parts.iter().map(|(fanout, _)| *fanout).collect();
     for (fanout, counters) in parts {
         query(sql.clone()).bind(fanout.0).bind(boot_bytes(boot)).bind(to_json(&counters)?).execute(&mut *conn).await?;
     }
-    Ok(())
+    replay::spent(conn, &fanouts).await
 }

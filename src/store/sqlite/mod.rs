@@ -4,6 +4,7 @@
 mod accept;
 mod cancel;
 mod claim;
+mod correct;
 mod device;
 mod explain;
 mod export;
@@ -11,9 +12,11 @@ mod fault;
 mod file;
 mod flush;
 mod freeze;
+mod frozen;
 mod import;
 mod lease;
 mod open;
+mod replay;
 mod rows;
 mod settle;
 mod sql;
@@ -33,10 +36,11 @@ use sqlx::{SqliteConnection, SqlitePool};
 use super::detached::detached;
 use super::{
     Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage,
-    FreezeJob, FreezeReply, FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store,
-    StoreError, Swept,
+    FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay, PutDevice,
+    ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
+use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -111,7 +115,7 @@ impl Store for SqliteStore {
     }
 
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
-        self.writer.run(2, move |c| accept::accept(c, boot, new).boxed()).await
+        self.writer.run(3, move |c| accept::accept(c, boot, new).boxed()).await
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
@@ -129,6 +133,18 @@ impl Store for SqliteStore {
 
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError> {
         self.read(move |c| freeze::follower_page(c, page).boxed()).await
+    }
+
+    async fn kin(&self, id: FanoutId) -> Result<Vec<FanoutId>, StoreError> {
+        self.read(move |c| frozen::kin(c, id).boxed()).await
+    }
+
+    async fn reached_page(&self, page: FrozenPage) -> Result<Vec<(DeviceKey, bool)>, StoreError> {
+        self.read(move |c| frozen::reached(c, page).boxed()).await
+    }
+
+    async fn failed_page(&self, page: FrozenPage, source: Source) -> Result<Vec<DeviceKey>, StoreError> {
+        self.read(move |c| frozen::failed(c, page, source).boxed()).await
     }
 
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
@@ -161,8 +177,24 @@ impl Store for SqliteStore {
         self.writer.run(rows, move |c| flush::flush(c, batch).boxed()).await
     }
 
-    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError> {
+    async fn put_parts(
+        &self,
+        boot: BootId,
+        parts: Vec<(FanoutId, PartCounters)>,
+    ) -> Result<Vec<(FanoutId, i32)>, StoreError> {
         self.writer.run(parts.len(), move |c| flush::put_parts(c, boot, parts).boxed()).await
+    }
+
+    async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {
+        self.writer.run(8, move |c| replay::replay(c, boot, new).boxed()).await
+    }
+
+    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError> {
+        self.writer.run(paused.len(), move |c| replay::pause(c, paused).boxed()).await
+    }
+
+    async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError> {
+        self.writer.run(1, move |c| replay::resume(c, id, more).boxed()).await
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {

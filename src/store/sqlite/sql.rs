@@ -34,13 +34,30 @@ statements! {
         AND freeze_owner = ?1";
 
     // Accepting and freezing.
-    EVENT_SEEN = "SELECT content_hash, fanout_id FROM event WHERE event_id = ?1";
+    // One that is only named by a correction, with an empty hash, was not posted.
+    EVENT_SEEN = "SELECT content_hash, fanout_id FROM event WHERE event_id = ?1 AND content_hash <> x''";
+    EVENT_KNOWN = "SELECT e.content_hash, e.fanout_id, f.event_id, f.match_id, coalesce(f.family, f.id) AS family
+        FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = ?1";
+    TIP = "SELECT id, coalesce(root_event, event_id) FROM fanout WHERE (id = ?1 OR family = ?1) AND kind <> 2
+        AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
+    SAME_NEWS = "SELECT f.id, f.event_id FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
+        WHERE w.meaning = ?1 AND f.state <> 3 AND f.superseded_by IS NULL AND f.deadline_ms > ?2";
+    OPEN_WINDOW = "INSERT INTO repeat_window (meaning, fanout_id, until_ms) VALUES (?1, ?2, ?3)
+        ON CONFLICT (meaning) DO UPDATE SET fanout_id = excluded.fanout_id, until_ms = excluded.until_ms";
+    DROP_EVENT = "DELETE FROM event WHERE event_id = ?1";
+    STOP_FAMILY = "UPDATE fanout SET superseded_by = ?2, state = CASE WHEN settled_ms IS NULL THEN 3 ELSE state END,
+        freeze_owner = CASE WHEN settled_ms IS NULL AND state = 0 THEN NULL ELSE freeze_owner END
+        WHERE (id = ?1 OR family = ?1) AND id <> ?2 AND superseded_by IS NULL RETURNING id, settled_ms IS NULL";
+    JOIN_FAMILY = "UPDATE fanout SET family = ?2 WHERE id = ?1 OR family = ?1";
     ADD_FANOUT = "INSERT INTO fanout (event_id, event_type, match_id, class, occurred_ms, accepted_ms, deadline_ms,
-        freeze_owner) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) RETURNING id";
+        freeze_owner, kind, parent, state, source, family, root_event, hold_until_ms, superseded_by)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) RETURNING id";
     ADD_EVENT = "INSERT INTO event (event_id, content_hash, fanout_id, body, accepted_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body FROM fanout f
+    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.max_attempts,
+        f.resumed, CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((SELECT sum(p.counters ->> 'attempts')
+        FROM fanout_part p WHERE p.fanout_id = f.id), 0) END AS spent FROM fanout f
         JOIN event e ON e.event_id = f.event_id WHERE f.id = ?1";
-    FREE_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0
+    FREE_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0 AND hold_until_ms <= ?1
         AND id NOT IN (SELECT value FROM json_each(?6)) AND (freeze_owner IS NULL
         OR freeze_owner NOT IN (SELECT boot_id FROM instance WHERE lease_until_ms > ?1)
         OR (freeze_owner = ?3 AND accepted_ms <= ?4 AND id NOT IN (SELECT value FROM json_each(?5))))
@@ -50,7 +67,8 @@ statements! {
     FOLLOWER_PAGE = "SELECT device_key FROM follow WHERE subject = ?1 AND device_key > ?2 AND (kinds & ?3) <> 0
         ORDER BY device_key LIMIT ?4";
     FREEZE_STEP = "UPDATE fanout SET freeze_cursor = ?5, freeze_chunks = ?6,
-        recipients = recipients + ?7, state = CASE WHEN NOT ?8 THEN 0
+        recipients = recipients + ?7,
+        never_saw = CASE WHEN ?10 IS NULL THEN never_saw ELSE coalesce(never_saw, 0) + ?10 END, state = CASE WHEN NOT ?8 THEN 0
         WHEN EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 3) THEN 4 ELSE 1 END
         WHERE id = ?1 AND state = 0 AND freeze_owner = ?2 AND freeze_epoch = ?3 AND freeze_cursor = ?4
         AND freeze_chunks = ?9 RETURNING class";
@@ -61,11 +79,46 @@ statements! {
     ADD_CHUNK = "INSERT INTO chunk (fanout_id, chunk_no, n, class, rank, state, owner, epoch, done, ok, maybe)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?6, ?8, ?8, ?8)";
 
+    // What fan-outs are derived from. A family goes by the id of one of its members, which has no family of its own.
+    KIN = "SELECT id FROM fanout WHERE id = (SELECT coalesce(family, id) FROM fanout WHERE id = ?1) AND id <> ?1
+        UNION ALL SELECT id FROM fanout WHERE family = (SELECT coalesce(family, id) FROM fanout WHERE id = ?1)
+        AND id <> ?1 ORDER BY 1";
+    FREEZE_CHUNKS = "SELECT freeze_chunks FROM fanout WHERE id = ?1";
+    FROZEN_CHUNKS = "SELECT c.chunk_no, c.n, c.state, c.unclean, c.done, c.ok, c.maybe, c.rest_outcome, i.keys
+        FROM chunk c CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
+        WHERE c.fanout_id = ?1 AND c.chunk_no >= ?2 AND c.chunk_no < ?3 ORDER BY c.chunk_no";
+    FAILURES_OF = "SELECT chunk_no, ordinal, outcome FROM failure
+        WHERE fanout_id = ?1 AND chunk_no >= ?2 AND chunk_no < ?3";
+    LIVE_OF = "SELECT device_key FROM device WHERE device_key IN (SELECT value FROM json_each(?1)) AND state = 0";
+    REPLAYS_OF = "SELECT id FROM fanout WHERE parent = ?1 AND kind = 2 ORDER BY id";
+
+    REPLAYED = "SELECT state, settled_ms IS NOT NULL AS settled, superseded_by,
+        (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.request_id = ?2) AS same,
+        (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.settled_ms IS NULL) AS running,
+        EXISTS (SELECT 1 FROM chunk c WHERE c.fanout_id = f.id AND c.state IN (0, 1)) AS open
+        FROM fanout f WHERE f.id = ?1";
+    // Outcome 13 is `internal`.
+    GIVE_UP = "UPDATE chunk SET state = 2, rest_outcome = 13, rest_cause = 0 WHERE fanout_id = ?1 AND state = 3";
+    ADD_REPLAY = "INSERT INTO fanout (event_id, event_type, match_id, kind, parent, class, occurred_ms, accepted_ms,
+        deadline_ms, freeze_owner, source, family, root_event, request_id, max_attempts)
+        SELECT p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, ?2, ?3, ?4, ?5,
+        coalesce(p.family, p.id), p.root_event, ?6, ?7 FROM fanout p WHERE p.id = ?1 RETURNING id";
+    PAUSE = "UPDATE fanout SET paused = ?2 WHERE id = ?1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1)
+        AND max_attempts IS NOT NULL";
+    SPENT = "UPDATE fanout SET paused = 1 WHERE id IN (SELECT value FROM json_each(?1)) AND max_attempts IS NOT NULL
+        AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1) AND (SELECT sum(p.counters ->> 'attempts')
+        FROM fanout_part p WHERE p.fanout_id = fanout.id) >= max_attempts";
+    PAUSED = "SELECT id, resumed FROM fanout WHERE id IN (SELECT value FROM json_each(?1)) AND paused <> 0
+        AND settled_ms IS NULL";
+    RESUME = "UPDATE fanout SET paused = 0, resumed = resumed + 1, max_attempts = max_attempts + ?2 WHERE id = ?1
+        AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1)";
+
     // Claiming and releasing.
     OPEN_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
         CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
         WHERE c.state = 0 AND c.class < ?1 AND c.not_before_ms <= ?2 AND f.state <> 3
+        AND (f.paused = 0 OR f.deadline_ms <= ?2)
         ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no LIMIT ?3";
     FLOOR_CHUNK = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
@@ -96,7 +149,7 @@ statements! {
         WHERE c.state = 1 AND c.owner = ?1 AND f.state = 3 ORDER BY c.fanout_id";
 
     // Explaining.
-    FREEZE_STANDS = "SELECT state, freeze_cursor, freeze_chunks, freeze_owner IS NULL AS ownerless FROM fanout
+    FREEZE_STANDS = "SELECT state, freeze_cursor, freeze_chunks, freeze_owner IS NULL AS ownerless, superseded_by, paused FROM fanout
         WHERE id = ?1";
     DEVICE_TIMES = "SELECT created_ms, follows_ms, state_ms FROM device WHERE device_key = ?1";
     FORMER_DEVICES = "SELECT device_key, deleted_ms FROM former_device WHERE id = ?1 ORDER BY deleted_ms DESC LIMIT ?2";
@@ -128,8 +181,10 @@ statements! {
     FAILURE_COUNTS = "SELECT outcome, count(*) FROM failure WHERE fanout_id = ?1 GROUP BY outcome";
     PARTS = "SELECT counters FROM fanout_part WHERE fanout_id = ?1";
     VIEW = "SELECT id, event_id, event_type, match_id, kind, parent, class, state, occurred_ms, accepted_ms,
-        deadline_ms, recipients, interrupted, settled_ms, settled FROM fanout WHERE id = ?1";
-    LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR state = ?2) ORDER BY id DESC LIMIT ?3";
+        deadline_ms, recipients, interrupted, settled_ms, settled, superseded_by, never_saw, paused, max_attempts
+        FROM fanout WHERE id = ?1";
+    LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR
+        CASE WHEN paused <> 0 AND state IN (0, 1) THEN 5 ELSE state END = ?2) ORDER BY id DESC LIMIT ?3";
     BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
         OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
         OR EXISTS (SELECT 1 FROM chunk c JOIN fanout f ON f.id = c.fanout_id

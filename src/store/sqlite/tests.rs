@@ -51,9 +51,11 @@ fn goal(id: &str) -> NewFanout {
         match_id: MatchId::parse("4711").unwrap(),
         occurred_ms: 1,
         subjects: vec!["team:ars".to_owned()],
-        fields: BTreeMap::new(),
+        // Of another id, other news: an identical event would be taken for the same.
+        fields: BTreeMap::from([("player".to_owned(), id.to_owned())]),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     };
     NewFanout { event, content_hash: [7; 32], class: Class::Urgent, deadline_ms: i64::MAX }
 }
@@ -344,7 +346,7 @@ async fn the_schema_is_missing_then_right_then_too_new() {
     assert_eq!(store.migrate().await.unwrap(), 0);
     on_writer(
         &store,
-        "INSERT INTO _sqlx_migrations SELECT version + 1, description, installed_on, success, checksum, execution_time
+        "INSERT INTO _sqlx_migrations SELECT version + 1000, description, installed_on, success, checksum, execution_time
          FROM _sqlx_migrations",
     )
     .await;
@@ -365,6 +367,7 @@ async fn sending(store: &SqliteStore, boot: BootId) -> FanoutId {
         first_chunk: 0,
         ranks: vec![0],
         claim_first: 1,
+        never_saw: None,
         last: true,
     };
     let reply = store.freeze_step(step).await.unwrap();

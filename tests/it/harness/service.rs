@@ -218,8 +218,10 @@ fn row(match_id: &str, i: usize, token: &str) -> String {
 
 /// A goal.
 pub fn goal(id: &str, match_id: &str, useful_for_s: u32) -> EventRequest {
-    let fields =
-        serde_json::json!({"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"});
+    // No text shows `feed`: it makes each goal other news than the one before.
+    let fields = serde_json::json!({
+        "home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka", "feed": id,
+    });
     EventRequest {
         id: id.to_owned(),
         kind: "goal".to_owned(),

@@ -8,6 +8,7 @@ mod accepting;
 mod cancelling;
 mod claiming;
 mod damage;
+mod deriving;
 mod devices;
 mod explaining;
 mod exporting;
@@ -146,6 +147,24 @@ on_every_engine! {
     cancelling::a_freeze_stops_where_the_cancel_met_it,
     cancelling::a_fanout_cancelled_before_its_freeze_settles_with_nobody,
     cancelling::a_cancel_in_the_middle_of_everything_leaves_nothing_open,
+    deriving::a_correction_stops_what_it_corrects_and_takes_its_place,
+    deriving::a_correction_of_what_is_settled_or_cancelled_works_from_kept_facts,
+    deriving::a_correction_of_a_correction_reaches_whoever_saw_any_of_them,
+    deriving::a_correction_that_comes_first_ends_its_original_as_it_comes,
+    deriving::an_event_of_another_match_is_not_corrected,
+    deriving::an_original_and_its_correction_at_once_never_miss_each_other,
+    deriving::of_many_corrections_at_once_one_is_left,
+    deriving::a_correction_in_the_middle_joins_two_chains,
+    deriving::the_same_news_under_twenty_ids_at_once_is_one_fanout,
+    deriving::the_same_news_is_new_again_when_the_first_is_over,
+    deriving::a_held_freeze_is_found_when_its_hold_is_over,
+    deriving::who_never_saw_it_is_counted_once_for_each_step,
+    deriving::of_eight_replays_one_is_made,
+    deriving::only_what_has_ended_and_stands_is_replayed,
+    deriving::a_replay_is_for_those_that_failed_and_were_not_reached_since,
+    deriving::what_was_set_aside_ends_with_its_replay,
+    deriving::a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed,
+    deriving::a_paused_fanout_is_claimed_again_past_its_deadline,
     explaining::every_recipient_is_found_in_its_chunk,
     explaining::an_outcome_is_told_with_all_that_is_kept_of_it,
     explaining::a_lost_owner_is_told_from_a_live_one,

@@ -33,6 +33,7 @@ pub fn event(id: &str) -> Event {
         fields: BTreeMap::from([("player".to_owned(), "Saka \u{1f600} \"7\"".to_owned())]),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     }
 }
 
@@ -128,6 +129,7 @@ pub fn whole(boot: BootId, job: &FreezeJob, keys: &[DeviceKey], sizes: &[usize])
         chunks,
         first_chunk: job.next_chunk,
         claim_first: 0,
+        never_saw: None,
         last: true,
     }
 }

@@ -261,6 +261,7 @@ impl World {
             first_chunk: stands,
             ranks: Vec::new(),
             claim_first: owned,
+            never_saw: None,
             last: false,
         };
         let mut rest = read.as_slice();
