@@ -24,6 +24,7 @@ mod query;
 mod replay;
 mod request_id;
 mod shown;
+mod sweeps;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -143,6 +144,8 @@ pub fn router(state: State) -> Router {
     let ops = Router::new()
         .route("/v1/ceiling", get(ceiling::show))
         .route("/v1/fanouts/{id}/cancel", post(cancel::run))
+        .route("/v1/sweeps", post(sweeps::begin))
+        .route("/v1/sweeps/{id}", get(sweeps::show))
         .route("/v1/fanouts/{id}/replay", post(replay::run))
         .route("/v1/fanouts/{id}/resume", post(replay::resume))
         .route_layer(open_to(&[Scope::Ops]));

@@ -60,6 +60,8 @@ codes! {
     FanoutNotFound = 404 "fanout_not_found" "There is no such fan-out" false,
     /// There is no such device.
     DeviceNotFound = 404 "device_not_found" "There is no such device" false,
+    /// There is no such sweep.
+    SweepNotFound = 404 "sweep_not_found" "There is no such sweep" false,
     /// The path has other methods.
     MethodNotAllowed = 405 "method_not_allowed" "The path does not have this method" false,
     /// The body came too slowly.
@@ -70,6 +72,8 @@ codes! {
     FanoutCancelled = 409 "fanout_cancelled" "The fan-out was cancelled before" false,
     /// The fan-out has ended: there is nothing to cancel.
     FanoutSettled = 409 "fanout_settled" "The fan-out has ended" false,
+    /// Another sweep is under way.
+    SweepRunning = 409 "sweep_running" "Another sweep is under way" true,
     /// The fan-out has not ended: there is nothing to replay yet.
     FanoutOpen = 409 "fanout_open" "The fan-out has not ended" false,
     /// A correction has taken the fan-out's place.

@@ -18,6 +18,7 @@ use crate::domain::recipient::Platform;
 use crate::fanout::{Hands, ToSender};
 use crate::fcm::message::Template;
 use crate::fcm::oauth::TokenState;
+use crate::ledger::judgement::Judgements;
 use crate::metrics::{Family, FloatGauge, Gauge, Metrics};
 use crate::wire::CeilingAnswer;
 
@@ -30,6 +31,8 @@ pub struct Watched {
     pub token: watch::Receiver<TokenState>,
     /// The dispatcher's hands.
     pub hands: Arc<Hands>,
+    /// What became of devices.
+    pub judgements: Judgements,
     /// Live instances.
     pub live: watch::Receiver<u32>,
     /// Why the last heartbeat failed.
@@ -160,6 +163,7 @@ fn parts(w: &Watched) -> Parts {
         ("credentials".to_owned(), token),
         ("ceiling".to_owned(), Ok(ceiling.trim_end().to_owned())),
         ("breaker".to_owned(), breaker),
+        ("devices".to_owned(), Ok(w.judgements.standing())),
         ("drain".to_owned(), draining),
     ]
 }

@@ -31,7 +31,9 @@ use crate::fcm::connections::Settings as FcmSettings;
 use crate::fcm::http::TokenHttp;
 use crate::fcm::oauth::Tokens;
 use crate::ledger::flush::Flusher;
+use crate::ledger::judgement::Judgements;
 use crate::ledger::metrics::LedgerMetrics;
+use crate::ledger::retention::Retention;
 use crate::ledger::settle::Settler;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -59,7 +61,9 @@ impl App {
         let tokens = base.tokens(&ceiling);
         let mut metrics = Metrics::new();
         let hands = Arc::new(Hands::new(config.fcm.slots, Totals::register(&mut metrics)));
+        let judgements = Judgements::register(&mut metrics);
         let watched = Watched {
+            judgements: judgements.clone(),
             ceiling: ceiling.clone(),
             token: tokens.subscribe(),
             hands: Arc::clone(&hands),
@@ -71,7 +75,7 @@ impl App {
         let ops_state = bridge::ops(metrics, watched.clone());
 
         let wires = Wires { to_sender, clock, tokens, watched };
-        let ends = Ends { inbox, grants, stop, lease, ledger };
+        let ends = Ends { inbox, grants, stop, lease, ledger, judgements };
         let (workers, handover, settled, [cancelled, complete]) = base.workers(&config, wires.clone(), ends)?;
         let api = bind(config.api.listen, "api.listen").await?;
         let ops = bind(config.ops.listen, "ops.listen").await?;
@@ -119,6 +123,7 @@ struct Ends {
     stop: CancellationToken,
     lease: Lease,
     ledger: LedgerMetrics,
+    judgements: Judgements,
 }
 
 type Built = (
@@ -207,7 +212,9 @@ impl Base {
             settler: Settler {
                 store: Arc::clone(&self.store),
                 settled: bridge::announce(wires.to_sender.clone(), settled.clone()),
+                judgements: ends.judgements,
             },
+            retention: self.retention(config),
             lease: ends.lease,
             accepted,
             outbound,
@@ -217,6 +224,11 @@ impl Base {
             ceiling: ends.stop,
         };
         Ok((workers, handover, settled, told))
+    }
+
+    fn retention(&self, config: &Config) -> Retention {
+        let keep = Duration::from_secs(u64::from(config.retention.keep_days) * 86_400);
+        Retention { store: Arc::clone(&self.store), boot: self.boot, keep }
     }
 
     fn fcm_settings(&self, config: &Config) -> FcmSettings {

@@ -35,6 +35,7 @@ use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
 use crate::fcm::oauth::TokenState;
 use crate::ledger::flush::Flusher;
+use crate::ledger::retention::Retention;
 use crate::ledger::settle::Settler;
 use crate::store::{FreezeJob, Store};
 
@@ -93,6 +94,7 @@ struct Workers {
     flusher: Flusher,
     outbound: mpsc::UnboundedReceiver<Outbound>,
     settler: Settler,
+    retention: Retention,
     complete: mpsc::UnboundedReceiver<FanoutId>,
     sender: JoinHandle<()>,
     to_sender: mpsc::UnboundedSender<ToSender>,
@@ -174,7 +176,7 @@ impl Running {
         let (stop, stop_lease) = (CancellationToken::new(), CancellationToken::new());
         let mut takers = JoinSet::new();
         let (claimer, freezer, accepted) = (w.claimer, w.freezer, w.accepted);
-        let (claims, freezes) = (stop.clone(), stop.clone());
+        let (claims, freezes, purges, retention) = (stop.clone(), stop.clone(), stop.clone(), w.retention);
         takers.spawn(async move {
             claimer.run(claims).await;
             "claimer"
@@ -182,6 +184,10 @@ impl Running {
         takers.spawn(async move {
             freezer.run(accepted, freezes).await;
             "freezer"
+        });
+        takers.spawn(async move {
+            retention.run(purges).await;
+            "retention"
         });
         Self {
             lease: tokio::spawn(w.lease.run(store, stop_lease.clone())),
@@ -204,7 +210,7 @@ impl Running {
                 () = shutdown.cancelled() => return None,
                 _ = look.tick() => {}
             }
-            let taker = self.takers.try_join_next().map(|end| end.unwrap_or("claimer or freezer"));
+            let taker = self.takers.try_join_next().map(|end| end.unwrap_or("claimer, freezer or retention"));
             let ended = [
                 (taker.is_some(), taker.unwrap_or_default()),
                 (self.sender.is_finished(), "sender thread"),

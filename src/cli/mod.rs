@@ -13,6 +13,7 @@ pub mod migrate;
 pub mod openapi;
 pub mod send;
 pub mod serve;
+pub mod sweep;
 pub mod target;
 
 use std::io::{self, Write};
@@ -154,6 +155,9 @@ enum Command {
     /// Import, export and look at devices of a running service.
     #[command(subcommand)]
     Devices(devices::DevicesCommand),
+    /// Find dead devices without sending anything: a running service asks FCM with validate_only.
+    #[command(after_help = sweep::EXAMPLES)]
+    Sweep(sweep::SweepArgs),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -216,6 +220,7 @@ impl Cli {
             Command::Send(args) => send::run(args).await,
             Command::Fanout(command) => fanout::run(command).await,
             Command::Devices(command) => devices::run(command).await,
+            Command::Sweep(args) => sweep::run(args).await,
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }

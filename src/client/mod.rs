@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::wire::{
     CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
-    FanoutList, FollowsRequest, Problem, ReplayAnswer, ReplayRequest, ResumeRequest,
+    FanoutList, FollowsRequest, Problem, ReplayAnswer, ReplayRequest, ResumeRequest, Sweep, SweepRequest,
 };
 
 /// Longest wait for an answer beyond what was asked to be waited for.
@@ -173,6 +173,22 @@ impl Client {
     /// [`ClientError`].
     pub async fn delete_device(&self, id: &str) -> Result<(), ClientError> {
         self.answer(self.request(Method::DELETE, &["devices", id])).await.map(drop)
+    }
+
+    /// Begins a sweep, or says what one would do.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused while another one is under way.
+    pub async fn begin_sweep(&self, sweep: &SweepRequest) -> Result<Sweep, ClientError> {
+        self.call(self.request(Method::POST, &["sweeps"]).json(sweep)).await
+    }
+
+    /// One sweep.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn sweep(&self, id: &str) -> Result<Sweep, ClientError> {
+        self.call(self.request(Method::GET, &["sweeps", id])).await
     }
 
     /// Numbers in force.

@@ -48,6 +48,8 @@ coded_enum!(
         Correction = 1 "correction",
         /// It repeats what an earlier one failed to do.
         Replay = 2 "replay",
+        /// It asks FCM which devices are dead, and sends nothing.
+        Sweep = 3 "sweep",
     }
 );
 

@@ -18,6 +18,8 @@ coded_enum!(
         Failed = 3 "failed",
         /// The same, and whom its parent may have reached without being told.
         FailedOrUnconfirmed = 4 "failed_or_unconfirmed",
+        /// Every live device after the key its freeze begins at: a sweep.
+        Devices = 5 "devices",
     }
 );
 
@@ -27,7 +29,7 @@ impl Source {
     pub const fn takes(self, outcome: Outcome) -> bool {
         let failed = matches!(outcome, Outcome::Transient | Outcome::Protocol | Outcome::Expired | Outcome::Internal);
         match self {
-            Self::Followers | Self::Reached | Self::Audience => false,
+            Self::Followers | Self::Reached | Self::Audience | Self::Devices => false,
             Self::Failed => failed,
             Self::FailedOrUnconfirmed => failed || matches!(outcome, Outcome::Unconfirmed),
         }
@@ -94,7 +96,7 @@ mod tests {
         assert_eq!(of(Source::Failed), failed);
         assert_eq!(of(Source::FailedOrUnconfirmed).len(), 5);
         assert!(of(Source::FailedOrUnconfirmed).contains(&Outcome::Unconfirmed));
-        for source in [Source::Followers, Source::Reached, Source::Audience] {
+        for source in [Source::Followers, Source::Reached, Source::Audience, Source::Devices] {
             assert_eq!(of(source), []);
         }
         let retryable: Vec<_> = Outcome::ALL.iter().copied().filter(|o| o.retryable()).collect();

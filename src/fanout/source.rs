@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::derived::Source;
 use crate::domain::ids::{DeviceKey, FanoutId};
 use crate::domain::merge::Merge;
@@ -22,6 +23,14 @@ enum List {
     Corrected(FanoutId),
     /// Whom a fan-out failed to reach.
     Failed(FanoutId, Source),
+    /// Live devices, so many more.
+    Devices(u64),
+}
+
+/// How many devices a sweep may still ask about: one attempt each. Every chunk before the last one is full.
+fn left_to_ask(job: &FreezeJob) -> u64 {
+    let most = job.job.origin.cap.map_or(u64::MAX, |cap| cap.most);
+    most.saturating_sub(u64::try_from(job.next_chunk).unwrap_or(0) * CHUNK_SIZE as u64)
 }
 
 /// The recipients of one fan-out, while they are read.
@@ -59,6 +68,7 @@ impl Reading {
                 let orphan = || StoreError::Corrupt(format!("replay {id} has no parent"));
                 vec![List::Failed(origin.parent.ok_or_else(orphan)?, origin.source)]
             }
+            Source::Devices => vec![List::Devices(left_to_ask(job))],
         };
         let merge = Merge::new(lists.len(), job.cursor);
         let (wanted, saw, missed) = (HashSet::new(), HashSet::new(), Vec::new());
@@ -80,7 +90,7 @@ impl Reading {
 
     async fn page(&mut self, list: usize, after: DeviceKey, store: &dyn Store) -> Result<Vec<DeviceKey>, StoreError> {
         let frozen = |of: FanoutId| FrozenPage { of, after, limit: PAGE };
-        match &self.lists[list] {
+        match &mut self.lists[list] {
             List::Followers(subject) => {
                 let page = FollowerPage { subject: subject.clone(), kinds: self.kinds, after, limit: PAGE };
                 let keys = store.follower_page(page).await?;
@@ -97,6 +107,12 @@ impl Reading {
                 Ok(page.into_iter().map(|(key, _)| key).collect())
             }
             List::Failed(of, source) => store.failed_page(frozen(*of), *source).await,
+            List::Devices(left) => {
+                let limit = u32::try_from(*left).map_or(PAGE, |left| left.min(PAGE));
+                let keys = if limit == 0 { Vec::new() } else { store.live_page(after, limit).await? };
+                *left -= keys.len() as u64;
+                Ok(keys)
+            }
         }
     }
 

@@ -31,6 +31,9 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest time to live FCM takes: 4 weeks.
 pub const MAX_TTL_S: i64 = 2_419_200;
 
+/// What stands before the target.
+const HEAD: &str = r#"{"message":{""#;
+
 /// Digits of the largest time that is ever put in, an `i64` of epoch seconds.
 const MAX_DIGITS: usize = 19;
 
@@ -70,6 +73,7 @@ impl MessageError {
 #[derive(Debug, Clone)]
 pub struct Template {
     platform: Platform,
+    head: &'static str,
     middle: Box<str>,
     tail: &'static str,
 }
@@ -125,7 +129,17 @@ impl Template {
             let (data, title) = (written(&data(event)), written(&text.title));
             return Err(MessageError::TooLarge { bytes, data, title });
         }
-        Ok(Self { platform, middle: middle.into(), tail })
+        Ok(Self::of_pieces(platform, HEAD, middle.into(), tail))
+    }
+
+    /// One that is put together already.
+    pub(super) const fn of_pieces(
+        platform: Platform,
+        head: &'static str,
+        middle: Box<str>,
+        tail: &'static str,
+    ) -> Self {
+        Self { platform, head, middle, tail }
     }
 
     /// The body for one device, with what is left of the time until the deadline; both in ms since the epoch.
@@ -134,7 +148,7 @@ impl Template {
         // A string inside a JSON value prints with everything escaped, whatever the device token holds.
         let target = serde_json::Value::from(address.value()).to_string();
         let left = left(self.platform, deadline_ms, now_ms);
-        let pieces = [r#"{"message":{""#, address.field(), "\":", &target, &self.middle, &left, self.tail];
+        let pieces = [self.head, address.field(), "\":", &target, &self.middle, &left, self.tail];
         Bytes::from(pieces.concat())
     }
 }

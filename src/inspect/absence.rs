@@ -68,6 +68,11 @@ fn not_derived(facts: &Explained, known: &KnownDevice) -> Option<Reason> {
     let of = facts.job.origin.parent.map_or_else(String::new, |parent| format!(" (fan-out {parent})"));
     let text = match facts.job.origin.source {
         Source::Followers | Source::Audience => return None,
+        Source::Devices => {
+            "This sweep asks about devices that were live, from where it began and as many as it may: this one \
+                            was not among them."
+                .to_owned()
+        }
         Source::Reached => {
             format!("This retraction is for those who got, or may have got, what it corrects{of}: it did not.")
         }

@@ -21,6 +21,8 @@ pub mod postgres;
 pub mod records;
 mod replay;
 pub mod sqlite;
+mod upkeep;
+mod verdicts;
 
 use async_trait::async_trait;
 
@@ -32,6 +34,8 @@ use crate::domain::tally::PartCounters;
 pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
 pub use records::*;
 pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
+pub use upkeep::{NewSweep, Purge, SweepBegun, SweepEnd};
+pub use verdicts::{Ruling, Withheld, many_foreign};
 
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -158,7 +162,7 @@ pub trait Store: Send + Sync + 'static {
     async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError>;
 
     /// Settles a fan-out under its row lock if it is frozen and every chunk is closed: snapshots the tally,
-    /// judges devices (tombstone, suspend; nothing when the dead share leaps), returns what its line says.
+    /// judges devices (tombstone, suspend; none of a platform whose dead share leaps), returns what its line says.
     /// Exactly one caller gets [`SettleReply::Settled`].
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError>;
 
@@ -186,6 +190,27 @@ pub trait Store: Send + Sync + 'static {
 
     /// Number of accepted fan-outs not yet settled.
     async fn backlog(&self) -> Result<u64, StoreError>;
+
+    /// One small step of retention, if no other instance is at it: fan-outs that were settled longer than `keep_ms` ago,
+    /// that are reported and from which none derives, with all their rows and their events; traces of devices deleted
+    /// before the oldest fan-out kept; instances dead for as long. A fan-out disappears whole, whatever stops a step.
+    async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError>;
+
+    /// Live devices after a key, in order of key, at most `limit`.
+    async fn live_page(&self, after: DeviceKey, limit: u32) -> Result<Vec<DeviceKey>, StoreError>;
+
+    /// How many live devices there are after a key.
+    async fn live_count(&self, after: DeviceKey) -> Result<u64, StoreError>;
+
+    /// Commits a sweep, its freeze leased to `boot`, unless another one is under way: one at a time in the whole fleet.
+    async fn begin_sweep(&self, boot: BootId, new: NewSweep) -> Result<SweepBegun, StoreError>;
+
+    /// Ends sweeps that were paused: nothing more of them is asked, what nobody has in hand ends as `cancelled`, and the
+    /// next settle judges what was found. Whoever resumes one begins another where it stopped.
+    async fn end_paused_sweeps(&self) -> Result<u64, StoreError>;
+
+    /// Where a sweep got to; `None` when no sweep has this id.
+    async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError>;
 
     /// Registers a device, or updates it; revives a dead one; takes the token over from a device that had it.
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError>;
@@ -217,9 +242,10 @@ pub const HANDOVER_MS: i64 = 2_000;
 /// Takeovers of one chunk without progress after which it is set aside.
 pub const MAX_TAKEOVERS: i16 = 4;
 
-/// Share of recipients with a verdict against their device, in per cent, above which a settle judges nobody (law 7):
-/// it looks like a fault of ours.
+/// Share of a platform's answers that are against the device, in per cent, above which a settle judges none of that
+/// platform whatever was usual before (law 7): it looks like a fault of ours.
 pub const DEAD_SHARE_LIMIT_PERCENT: u64 = 30;
 
-/// A fan-out with fewer judged devices than this is never taken for a leap.
+/// Verdicts of a platform below which a fan-out by itself is never taken for a leap; together with what those before it
+/// found beyond the share allowed, it is.
 pub const DEAD_SHARE_MIN: u64 = 20;

@@ -2,6 +2,7 @@
 //! Must never know: SQL.
 
 use super::Kin;
+use super::Withheld;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::event::Event;
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
@@ -152,8 +153,8 @@ pub struct Settled {
     pub view: FanoutView,
     /// Devices tombstoned and suspended by this settle.
     pub judged: u64,
-    /// The dead share leapt: nobody was judged.
-    pub judgement_withheld: bool,
+    /// Platforms with verdicts against devices that were not carried out.
+    pub withheld: Vec<Withheld>,
 }
 
 /// What became of an attempt to settle.

@@ -10,6 +10,7 @@ mod follow;
 mod problem;
 mod read;
 mod replay;
+mod sweep;
 mod time;
 
 pub use bulk::{Format, ImportAnswer, ImportLine, MAX_REJECTS_SHOWN, Reject};
@@ -21,4 +22,5 @@ pub use follow::FollowEntry;
 pub use problem::{FieldProblem, Problem};
 pub use read::{ReadError, read};
 pub use replay::{ReplayAnswer, ReplayRequest, ResumeRequest};
+pub use sweep::{Sweep, SweepRequest};
 pub use time::rfc3339;

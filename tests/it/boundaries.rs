@@ -155,7 +155,7 @@ async fn three_at_once(database: Database, run: &'static str) {
     }
     let stats = world.emulator.stats();
     assert_eq!((stats.requests, stats.distinct_accepted, stats.duplicates_accepted), (3 * n, 3 * (n - dead), 0));
-    assert_eq!(service.lines(|line| line.get("error").is_some()), Vec::<serde_json::Value>::new());
+    assert_eq!(service.lines_that(|line| line.get("error").is_some()), Vec::<serde_json::Value>::new());
     assert_eq!(service.said("fan-out finished").len(), 3);
 }
 

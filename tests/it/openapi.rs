@@ -115,6 +115,8 @@ fn every_example_is_of_its_type_and_fits_its_schema() {
             "ImportAnswer" => parses::<wire::ImportAnswer>(example),
             "Reject" => parses::<wire::Reject>(example),
             "Problem" => parses::<wire::Problem>(example),
+            "SweepRequest" => parses::<wire::SweepRequest>(example),
+            "Sweep" => parses::<wire::Sweep>(example),
             "FieldProblem" => parses::<wire::FieldProblem>(example),
             other => panic!("{other} has an example that this test does not read"),
         };

@@ -214,7 +214,7 @@ async fn another_program_that_writes_for_3_s_is_waited_for() {
     assert_eq!(posting.await.unwrap(), Ok(202));
     let fanout = service.settled(&id).await;
     everybody_got_it(&world, &fanout, 1_200);
-    assert_eq!(service.lines(|line| line.get("error").is_some()), Vec::<Value>::new());
+    assert_eq!(service.lines_that(|line| line.get("error").is_some()), Vec::<Value>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -359,7 +359,7 @@ async fn nothing_is_promised_on_a_file_that_was_taken_away() {
         refused(&service, &during).await;
     }
     assert!(!path.exists(), "no empty file takes its place");
-    let failed = service.lines(|line| line["message"] == "sqlite transaction failed");
+    let failed = service.lines_that(|line| line["message"] == "sqlite transaction failed");
     let named =
         |line: &Value| line["error"].as_str().is_some_and(|text| text.contains("is not the file that was opened"));
     assert!(!failed.is_empty() && failed.iter().all(named), "{failed:#?}");

@@ -16,12 +16,14 @@ mod frozen;
 mod import;
 mod instance;
 mod pool;
+mod purge;
 mod reads;
 mod replay;
 mod rows;
 mod schema;
 mod settle;
 mod statements;
+mod sweep;
 
 use std::fmt;
 use std::time::Duration;
@@ -38,7 +40,10 @@ use super::records::{
     Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
     FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
-use super::{CancelReply, Explained, FrozenPage, NewReplay, ReplayReply, ResumeReply, Store, StoreError};
+use super::{
+    CancelReply, Explained, FrozenPage, NewReplay, NewSweep, Purge, ReplayReply, ResumeReply, Store, StoreError,
+    SweepBegun, SweepEnd,
+};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
@@ -230,6 +235,30 @@ impl Store for PostgresStore {
 
     async fn backlog(&self) -> Result<u64, StoreError> {
         on!(self.main, "backlog", |conn| reads::backlog(conn))
+    }
+
+    async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError> {
+        on!(self.main, "purge", |conn| purge::step(conn, boot, keep_ms))
+    }
+
+    async fn live_page(&self, after: DeviceKey, limit: u32) -> Result<Vec<DeviceKey>, StoreError> {
+        on!(self.main, "live_page", |conn| sweep::live_page(conn, after, limit))
+    }
+
+    async fn live_count(&self, after: DeviceKey) -> Result<u64, StoreError> {
+        on!(self.main, "live_count", |conn| sweep::live_count(conn, after))
+    }
+
+    async fn begin_sweep(&self, boot: BootId, new: NewSweep) -> Result<SweepBegun, StoreError> {
+        on!(self.main, "begin_sweep", |conn| sweep::begin(conn, boot, &new))
+    }
+
+    async fn end_paused_sweeps(&self) -> Result<u64, StoreError> {
+        on!(self.main, "end_paused_sweeps", |conn| sweep::end_paused(conn))
+    }
+
+    async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError> {
+        on!(self.main, "sweep_end", |conn| sweep::end(conn, id))
     }
 
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {

@@ -75,11 +75,11 @@ pub(super) const MARK_REPORTED: &str =
 /// A fan-out as its row has it; the tally comes from the snapshot or from the facts.
 #[derive(Debug, FromRow)]
 pub(super) struct ViewRow {
-    id: i64,
+    pub(super) id: i64,
     event_id: String,
     event_type: String,
     match_id: String,
-    kind: i16,
+    pub(super) kind: i16,
     parent: Option<i64>,
     pub(super) state: i16,
     class: i16,

@@ -16,10 +16,12 @@ mod frozen;
 mod import;
 mod lease;
 mod open;
+mod purge;
 mod replay;
 mod rows;
 mod settle;
 mod sql;
+mod sweep;
 mod view;
 mod writer;
 
@@ -36,9 +38,10 @@ use sqlx::{SqliteConnection, SqlitePool};
 use super::detached::detached;
 use super::{
     Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage,
-    FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay, PutDevice,
-    ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept,
+    FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay, Purge,
+    PutDevice, ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept,
 };
+use super::{NewSweep, SweepBegun, SweepEnd};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
@@ -230,6 +233,33 @@ impl Store for SqliteStore {
 
     async fn backlog(&self) -> Result<u64, StoreError> {
         self.read(|c| settle::backlog(c).boxed()).await
+    }
+
+    async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError> {
+        self.writer.run(purge::STEP as usize, move |c| purge::step(c, boot, keep_ms).boxed()).await
+    }
+
+    async fn live_page(&self, after: DeviceKey, limit: u32) -> Result<Vec<DeviceKey>, StoreError> {
+        self.read(move |c| sweep::live_page(c, after, limit).boxed()).await
+    }
+
+    async fn live_count(&self, after: DeviceKey) -> Result<u64, StoreError> {
+        self.read(move |c| sweep::live_count(c, after).boxed()).await
+    }
+
+    async fn begin_sweep(&self, boot: BootId, new: NewSweep) -> Result<SweepBegun, StoreError> {
+        self.writer.run(2, move |c| sweep::begin(c, boot, new).boxed()).await
+    }
+
+    async fn end_paused_sweeps(&self) -> Result<u64, StoreError> {
+        if !self.read(|c| sweep::any_paused(c).boxed()).await? {
+            return Ok(0);
+        }
+        self.writer.run(1, |c| sweep::end_paused(c).boxed()).await
+    }
+
+    async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError> {
+        self.read(move |c| sweep::end(c, id).boxed()).await
     }
 
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {

@@ -193,7 +193,12 @@ statements! {
     JUDGE_DEVICES = "UPDATE device SET state = CASE f.outcome WHEN 2 THEN 1 ELSE 2 END, state_ms = ?2,
         version = version + 1 FROM failure f
         WHERE f.fanout_id = ?1 AND f.outcome IN (2, 3, 4) AND device.device_key = f.device_key
-        AND device.version = f.device_version AND device.state = 0";
+        AND device.version = f.device_version AND device.state = 0
+        AND device.platform IN (SELECT value FROM json_each(?3))";
+    AGAINST = "SELECT variant, count(*) FROM failure WHERE fanout_id = ?1 AND outcome IN (2, 3, 4) GROUP BY variant";
+    ACCEPTED_SHARE = "SELECT accept_dead_percent FROM fanout WHERE id = ?1";
+    KNOWN = "SELECT platform, answered, against, excess FROM dead_share WHERE platform IN (1, 2, 3)";
+    LEARN = "UPDATE dead_share SET answered = ?2, against = ?3, excess = ?4 WHERE platform = ?1";
     SILENCE_JUDGED = "UPDATE follow SET kinds = 0 WHERE device_key IN (SELECT f.device_key FROM failure f
         JOIN device d ON d.device_key = f.device_key
         WHERE f.fanout_id = ?1 AND f.outcome IN (2, 3, 4) AND d.state <> 0) AND kinds <> 0";
@@ -207,6 +212,48 @@ statements! {
     UNREPORTED = "SELECT id FROM fanout WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= ?1
         ORDER BY id LIMIT ?2";
     BACKLOG = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
+
+    // Sweeps: kind 3.
+    LIVE_PAGE = "SELECT device_key FROM device WHERE device_key > ?1 AND state = 0 ORDER BY device_key LIMIT ?2";
+    LIVE_COUNT = "SELECT count(*) FROM device WHERE device_key > ?1 AND state = 0";
+    RUNNING_SWEEP = "SELECT id FROM fanout WHERE kind = 3 AND settled_ms IS NULL";
+    BEGIN_SWEEP = "INSERT INTO fanout (event_id, event_type, match_id, kind, class, source, occurred_ms, accepted_ms,
+        deadline_ms, freeze_owner, freeze_cursor, max_attempts, accept_dead_percent)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, ?12) RETURNING id";
+    ANY_PAUSED_SWEEP = "SELECT EXISTS (SELECT 1 FROM fanout WHERE kind = 3 AND settled_ms IS NULL AND paused <> 0
+        AND state <> 3)";
+    END_PAUSED_SWEEP = "UPDATE fanout SET state = 3, freeze_owner = CASE WHEN state = 0 THEN NULL ELSE freeze_owner END
+        WHERE kind = 3 AND settled_ms IS NULL AND paused <> 0 AND state <> 3";
+    SWEEP_CURSOR = "SELECT freeze_cursor FROM fanout WHERE id = ?1 AND kind = 3";
+    FIRST_UNFINISHED = "SELECT c.n, c.done, i.keys FROM chunk c
+        JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
+        WHERE c.fanout_id = ?1 AND (c.state <> 2 OR c.rest_outcome IS NOT NULL) ORDER BY c.chunk_no LIMIT 1";
+
+    // Retention. There are at most a hundred doomed fan-outs.
+    TAKE_UPKEEP = "UPDATE upkeep SET owner = ?1, until_ms = ?3 WHERE task = 'retention' AND (owner = ?1 OR until_ms < ?2)";
+    PURGE_FAILURES = "DELETE FROM failure WHERE (fanout_id, chunk_no, ordinal) IN (SELECT x.fanout_id, x.chunk_no,
+        x.ordinal FROM doomed d CROSS JOIN failure x ON x.fanout_id = d.fanout_id LIMIT ?1)";
+    PURGE_PARTS = "DELETE FROM fanout_part WHERE (fanout_id, boot_id) IN (SELECT x.fanout_id, x.boot_id
+        FROM doomed d CROSS JOIN fanout_part x ON x.fanout_id = d.fanout_id LIMIT ?1)";
+    PURGE_CHUNK_IDS = "DELETE FROM chunk_ids WHERE (fanout_id, chunk_no) IN (SELECT x.fanout_id, x.chunk_no
+        FROM doomed d CROSS JOIN chunk_ids x ON x.fanout_id = d.fanout_id LIMIT ?1)";
+    PURGE_CHUNKS = "DELETE FROM chunk WHERE (fanout_id, chunk_no) IN (SELECT x.fanout_id, x.chunk_no
+        FROM doomed d CROSS JOIN chunk x ON x.fanout_id = d.fanout_id LIMIT ?1)";
+    BURIED = "DELETE FROM doomed";
+    DUE = "SELECT f.id FROM fanout f WHERE f.settled_ms IS NOT NULL AND f.settled_ms < ?1 AND f.reported_ms IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM fanout c WHERE c.parent IS NOT NULL AND c.parent = f.id)
+        ORDER BY f.settled_ms LIMIT 100";
+    CONDEMN_EVENTS = "DELETE FROM event WHERE event_id IN (SELECT f.event_id FROM json_each(?1)
+        CROSS JOIN fanout f ON f.id = json_each.value JOIN event e ON e.event_id = f.event_id AND e.fanout_id = f.id)";
+    CONDEMN_FANOUTS = "DELETE FROM fanout WHERE id IN (SELECT value FROM json_each(?1))";
+    CONDEMN = "INSERT INTO doomed (fanout_id) SELECT value FROM json_each(?1)";
+    // Numbers are given in the order of acceptance.
+    PURGE_FORMER = "DELETE FROM former_device WHERE device_key IN (SELECT device_key FROM former_device
+        WHERE deleted_ms < coalesce((SELECT accepted_ms - 60000 FROM fanout
+        WHERE id = (SELECT min(id) FROM fanout)), ?1)
+        ORDER BY deleted_ms LIMIT ?2)";
+    PURGE_INSTANCES = "DELETE FROM instance WHERE boot_id IN (SELECT boot_id FROM instance
+        WHERE lease_until_ms < ?1 AND heartbeat_ms < ?1 LIMIT ?2)";
 
     // Devices.
     DEVICE_BY_ID = "SELECT device_key, id, user_id, token, fid, platform, locale, muted, state, version, registered_ms

@@ -23,7 +23,7 @@ pub(super) struct FanoutRow {
     event_id: String,
     event_type: String,
     match_id: String,
-    kind: i64,
+    pub(super) kind: i64,
     parent: Option<i64>,
     class: i64,
     pub(super) state: i64,

@@ -125,13 +125,18 @@ impl Process {
         timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap()
     }
 
+    /// All log lines so far.
+    pub fn lines(&self) -> Vec<Value> {
+        self.lines.borrow().clone()
+    }
+
     /// The log lines with this message so far.
     pub fn said(&self, message: &str) -> Vec<Value> {
         self.lines.borrow().iter().filter(|line| line["message"] == message).cloned().collect()
     }
 
     /// The log lines so far that `wanted` wants.
-    pub fn lines(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+    pub fn lines_that(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
         self.lines.borrow().iter().filter(|line| wanted(line)).cloned().collect()
     }
 

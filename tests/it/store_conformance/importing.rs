@@ -46,6 +46,7 @@ pub async fn a_batch_that_names_a_device_or_a_token_twice_is_a_fault_of_ours(sto
 
 pub async fn an_import_revives_nobody_unless_it_is_asked_to(store: Shared) {
     let boot = instance(&store).await;
+    healthy(&store, boot, "well", 1).await;
     let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
     store.flush(outcomes(&Hold::from(&chunk), &[(0, TokenDead), (1, TokenInvalid)])).await.unwrap();
     store.settle(id).await.unwrap();

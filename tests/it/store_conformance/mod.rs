@@ -19,7 +19,9 @@ mod instances;
 mod model;
 mod postgres_away;
 mod postgres_only;
+mod retaining;
 mod settling;
+mod verdicts;
 mod world;
 
 /// Each case as `postgres::<case>` and `sqlite::<case>`. A case that is not listed is dead code, which does not compile
@@ -139,6 +141,17 @@ on_every_engine! {
     settling::judged_devices_are_not_followers_any_more,
     settling::the_sweep_finds_what_is_complete_and_what_is_unreported,
     settling::lists_are_newest_first_and_filtered_by_state,
+    verdicts::a_device_that_changed_between_send_and_settle_is_not_judged,
+    verdicts::a_judged_device_comes_back_by_registering_with_the_same_or_another_token,
+    verdicts::small_fanouts_that_find_everybody_dead_are_withheld_together,
+    verdicts::a_leap_is_measured_by_what_the_fleet_has_seen,
+    verdicts::one_platform_that_leaps_keeps_no_other_from_being_judged,
+    verdicts::a_fanout_of_which_nobody_answered_learns_nothing,
+    retaining::only_what_is_old_settled_and_reported_is_deleted,
+    retaining::a_fanout_disappears_whole_though_its_rows_go_in_steps,
+    retaining::an_event_that_comes_again_in_the_middle_is_a_new_one,
+    retaining::traces_of_devices_and_instances_go_when_nothing_needs_them,
+    retaining::one_instance_at_a_time_deletes,
     cancelling::of_eight_that_cancel_one_does,
     cancelling::what_has_ended_is_not_cancelled,
     cancelling::what_is_in_hand_is_ended_by_its_owner_who_hears_of_it,

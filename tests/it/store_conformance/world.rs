@@ -11,10 +11,11 @@ use fanfare::domain::bitmap::Bitmap;
 use fanfare::domain::event::Event;
 use fanfare::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId, MatchId, UserId};
 use fanfare::domain::outcome::{Cause, Outcome};
-use fanfare::domain::recipient::{Address, Device, Follows, KindMask, Locale, Platform};
-use fanfare::domain::tally::Tally;
+use fanfare::domain::recipient::{Address, Device, DeviceState, Follows, KindMask, Locale, Platform};
+use fanfare::domain::tally::{PartCounters, Tally};
 use fanfare::store::{
-    Accepted, ClaimRequest, FollowerPage, FreezeJob, FreezeReply, FreezeStep, ImportRow, NewFanout, Store,
+    Accepted, ClaimRequest, FollowerPage, FreezeJob, FreezeReply, FreezeStep, ImportRow, NewFanout, SettleReply,
+    Settled, Store,
 };
 
 /// The store under test.
@@ -152,6 +153,31 @@ pub async fn one_chunk(store: &Shared, boot: BootId, id: &str, n: usize) -> (Fan
     let fanout = frozen(store, boot, id, &[n]).await;
     let chunk = claim(store, boot, 1).await.pop().expect("one chunk is open");
     (fanout, chunk)
+}
+
+/// Counters that say for how many Android devices FCM accepted the message.
+pub fn accepted(n: u64) -> PartCounters {
+    PartCounters { accepted: [n, 0, 0], ..PartCounters::default() }
+}
+
+/// A settled fan-out of which every Android device, and there were `n`, was accepted.
+pub async fn healthy(store: &Shared, boot: BootId, id: &str, n: usize) {
+    let (fanout, chunk) = one_chunk(store, boot, id, n).await;
+    store.put_parts(boot, vec![(fanout, accepted(n as u64))]).await.unwrap();
+    store.flush(delivered(&chunk)).await.unwrap();
+    settle(store, fanout).await;
+}
+
+/// Settles what is complete.
+pub async fn settle(store: &Shared, id: FanoutId) -> Settled {
+    match store.settle(id).await.unwrap() {
+        SettleReply::Settled(settled) => *settled,
+        other => panic!("{id} is complete: {other:?}"),
+    }
+}
+
+pub async fn state_of(store: &Shared, id: &str) -> DeviceState {
+    store.device(device_id(id)).await.unwrap().unwrap().state
 }
 
 pub fn bits(len: usize, set: impl IntoIterator<Item = usize>) -> Bitmap {
