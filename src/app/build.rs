@@ -182,16 +182,7 @@ impl Base {
         let sender = sender::start(self.fcm_settings(config), pacing(config), wiring)
             .map_err(|e| BuildError::Config { what: e.to_string() })?;
         let workers = Workers {
-            claimer: Claimer {
-                store: Arc::clone(&self.store),
-                boot: self.boot,
-                clock: Arc::clone(&wires.clock),
-                hands: Arc::clone(&wires.watched.hands),
-                sender: wires.to_sender.clone(),
-                jobs: HashMap::new(),
-                doubt: Doubt::default(),
-                floor: Floor::default(),
-            },
+            claimer: self.claimer(&wires),
             freezer: Freezer {
                 store: Arc::clone(&self.store),
                 boot: self.boot,
@@ -224,6 +215,19 @@ impl Base {
             ceiling: ends.stop,
         };
         Ok((workers, handover, settled, told))
+    }
+
+    fn claimer(&self, wires: &Wires) -> Claimer {
+        Claimer {
+            store: Arc::clone(&self.store),
+            boot: self.boot,
+            clock: Arc::clone(&wires.clock),
+            hands: Arc::clone(&wires.watched.hands),
+            sender: wires.to_sender.clone(),
+            jobs: HashMap::new(),
+            doubt: Doubt::default(),
+            floor: Floor::default(),
+        }
     }
 
     fn retention(&self, config: &Config) -> Retention {
