@@ -27,3 +27,5 @@ INSERT INTO upkeep (task, until_ms) VALUES ('retention', 0);
 CREATE INDEX IF NOT EXISTS fanout_parent ON fanout (parent) WHERE parent IS NOT NULL;
 CREATE INDEX fanout_settled ON fanout (settled_ms) WHERE settled_ms IS NOT NULL;
 CREATE INDEX former_device_deleted ON former_device (deleted_ms);
+CREATE INDEX repeat_window_until ON repeat_window (until_ms);
+CREATE INDEX event_accepted ON event (accepted_ms);

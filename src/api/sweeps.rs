@@ -23,7 +23,8 @@ use crate::wire;
 
 /// Attempts when none are named: half an hour at the 5 % that bulk work keeps of a default ceiling is 80 times as much.
 const DEFAULT_ATTEMPTS: u64 = 10_000;
-const MOST_ATTEMPTS: u64 = 10_000_000;
+/// What one sweep finds is judged in one transaction, which has a minute.
+const MOST_ATTEMPTS: u64 = 1_000_000;
 /// Above this there is hardly anybody left who shows that the provider is well.
 const MOST_ACCEPTED_PERCENT: u8 = 95;
 /// What is not asked about by then is left for the next sweep.
@@ -50,7 +51,7 @@ pub(super) async fn begin(State(api): State<Arc<Api>>, request: Request) -> Resu
     let max_attempts = asked.max_attempts.unwrap_or(DEFAULT_ATTEMPTS);
     let store = &api.state.store;
     let after = match &asked.resume {
-        Some(id) => store.sweep_end(sweep_id(id)?).await?.ok_or_else(absent)?.after,
+        Some(id) => store.sweep_end(sweep_id(id)?).await?.ok_or_else(absent)?.resumes_after(),
         None => DeviceKey(0),
     };
     if asked.dry_run {
@@ -91,7 +92,12 @@ pub(super) async fn show(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Json
 async fn look(api: &Api, id: FanoutId) -> Result<wire::Sweep, Refusal> {
     let end = api.state.store.sweep_end(id).await?.ok_or_else(absent)?;
     let view = api.state.store.fanout(id).await?.filter(|view| view.kind == FanoutKind::Sweep).ok_or_else(absent)?;
-    Ok(shown(&view, end))
+    // Counting them reads a good part of the table: once, at the end.
+    let left = match view.settled_ms {
+        Some(_) => Some(api.state.store.live_count(end.after).await?),
+        None => None,
+    };
+    Ok(shown(&view, &end, left))
 }
 
 fn check(asked: &wire::SweepRequest) -> Result<(), Refusal> {
@@ -142,25 +148,31 @@ fn dry_run(left: u64, max_attempts: u64) -> wire::Sweep {
         suspended: 0,
         unknown: 0,
         attempts: 0,
-        left,
+        withheld: BTreeMap::new(),
+        left: Some(left),
     }
 }
 
-/// Where it stands and, when it is paused, why. One that has run to the end of its budget is paused as long as there are
-/// devices left, whichever way it ended.
-fn state(view: &FanoutView, end: SweepEnd) -> (&'static str, Option<String>) {
-    let paused = view.kin.paused.map(|reason| reason.to_string());
-    match (view.settled_ms, view.state) {
-        (None, _) => ("running", None),
-        (Some(_), FanoutState::Cancelled) if paused.is_none() => ("cancelled", None),
-        (Some(_), _) if end.left > 0 => ("paused", Some(paused.unwrap_or_else(|| "budget".to_owned()))),
-        (Some(_), _) => ("done", None),
-    }
+/// Where it stands and, when it is paused, why. It is done when it came to the last device there was when it was frozen
+/// and every one has an outcome; devices that registered since are the next one's.
+fn state(view: &FanoutView, left: Option<u64>) -> (&'static str, Option<String>) {
+    let Some(left) = left else { return ("running", None) };
+    let (cancelled, expired) = (view.tally.count(Outcome::Cancelled), view.tally.count(Outcome::Expired));
+    let all_frozen = view.state != FanoutState::Cancelled
+        && view.kin.max_attempts.is_some_and(|most| view.tally.recipients() < most);
+    let reason = match view.kin.paused {
+        None if view.state == FanoutState::Cancelled => return ("cancelled", None),
+        _ if left == 0 || (all_frozen && cancelled + expired == 0) => return ("done", None),
+        Some(reason) => reason.to_string(),
+        None if expired > 0 => "deadline".to_owned(),
+        None => "budget".to_owned(),
+    };
+    ("paused", Some(reason))
 }
 
-fn shown(view: &FanoutView, end: SweepEnd) -> wire::Sweep {
+fn shown(view: &FanoutView, end: &SweepEnd, left: Option<u64>) -> wire::Sweep {
     let tally = &view.tally;
-    let (state, reason) = state(view, end);
+    let (state, reason) = state(view, left);
     let dead = tally.count(Outcome::TokenDead);
     let suspended = tally.count(Outcome::TokenInvalid) + tally.count(Outcome::TokenForeign);
     let never_asked = tally.count(Outcome::Cancelled) + tally.count(Outcome::Expired);
@@ -176,6 +188,7 @@ fn shown(view: &FanoutView, end: SweepEnd) -> wire::Sweep {
         suspended,
         unknown: asked - tally.delivered() - dead - suspended,
         attempts: view.counters.attempts,
-        left: end.left,
+        withheld: end.withheld.iter().map(|of| (of.platform.as_str().to_owned(), of.against)).collect(),
+        left,
     }
 }

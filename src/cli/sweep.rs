@@ -30,7 +30,7 @@ pub struct SweepArgs {
     #[command(flatten)]
     target: Target,
     /// HTTP requests it may make, failed ones too.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     max_attempts: u64,
     /// Go on from where the sweep with this id got to [default: from the first device].
     #[arg(long, value_name = "ID", value_parser = ids::fanout)]
@@ -69,7 +69,7 @@ fn ended(sweep: &Sweep) -> Result<(), Failure> {
     match sweep.state.as_str() {
         "paused" => {
             let reason = sweep.reason.as_deref().unwrap_or("budget");
-            let left = sweep.left;
+            let left = sweep.left.unwrap_or_default();
             Err(Failure::Paused(format!(
                 "paused ({reason}), {left} devices left: `fanfare sweep --resume {id}` goes on"
             )))
@@ -106,18 +106,29 @@ async fn wait(client: &Client, id: &str) -> Result<Sweep, ClientError> {
 
 fn account(sweep: &Sweep) -> String {
     let Sweep { devices, asked, valid, dead, suspended, unknown, attempts, left, .. } = sweep;
-    match &sweep.id {
-        None => format!("would ask about {devices} of {left} live devices, one attempt each"),
-        Some(id) => format!(
-            "sweep {id} {}: {asked} of {devices} devices asked in {attempts} attempts: {valid} valid, {dead} dead, \
-             {suspended} to suspend, {unknown} unknown; {left} left",
-            sweep.state
-        ),
-    }
+    let left = left.map(|n| n.to_string());
+    let Some(id) = &sweep.id else {
+        let live = left.unwrap_or_default();
+        return format!("would ask about {devices} of {live} live devices, one attempt each");
+    };
+    let left = left.map(|n| format!("; {n} left")).unwrap_or_default();
+    let withheld = sweep.withheld.iter().map(|(platform, n)| format!("{n} {platform}")).collect::<Vec<_>>().join(", ");
+    let withheld = if withheld.is_empty() {
+        withheld
+    } else {
+        format!("; NOT judged, as too many seem dead: {withheld} (if it is true: --resume {id} --accept-dead-share)")
+    };
+    format!(
+        "sweep {id} {}: {asked} of {devices} devices asked in {attempts} attempts: {valid} valid, {dead} dead, \
+         {suspended} to suspend, {unknown} unknown{left}{withheld}",
+        sweep.state
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn sweep(state: &str) -> Sweep {
@@ -132,7 +143,8 @@ mod tests {
             suspended: 1,
             unknown: 0,
             attempts: 10,
-            left: 5,
+            withheld: BTreeMap::new(),
+            left: Some(5),
         }
     }
 
@@ -152,6 +164,11 @@ mod tests {
             said,
             "sweep 24 paused: 9 of 10 devices asked in 10 attempts: 6 valid, 2 dead, 1 to suspend, 0 unknown; 5 left"
         );
+        let withheld = [("ios".to_owned(), 7), ("web".to_owned(), 2)].into();
+        let said = account(&Sweep { withheld, ..sweep("done") });
+        assert!(said.ends_with("5 left; NOT judged, as too many seem dead: 7 ios, 2 web (if it is true: --resume 24 --accept-dead-share)"), "{said}");
+        let said = account(&Sweep { left: None, ..sweep("running") });
+        assert!(said.ends_with("0 unknown"), "{said}");
         let dry = account(&Sweep { id: None, ..sweep("dry_run") });
         assert_eq!(dry, "would ask about 10 of 5 live devices, one attempt each");
     }

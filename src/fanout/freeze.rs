@@ -9,9 +9,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::batch::Class;
+use crate::domain::batch::{Class, FanoutJob};
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::catalogue::LiveCatalogue;
+use crate::domain::derived::Source;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
 use crate::domain::recipient::KindMask;
 use crate::store::{FreezeJob, FreezeReply, FreezeStep, Store, StoreError};
@@ -46,6 +47,13 @@ pub struct Freezer {
     pub frozen: mpsc::UnboundedSender<FanoutId>,
     /// The ceiling, per second: ranks spread a big fan-out over the time it takes.
     pub rate_per_s: f64,
+}
+
+/// `begin + position x 500 / ceiling`, in ms: when the chunk would be sent if it were alone. A fan-out begins when it
+/// was accepted; a sweep at its deadline, so that it goes behind whatever of its class is accepted before that.
+#[expect(clippy::cast_possible_truncation, reason = "far below 2^53 ms")]
+fn rank(begin_ms: i64, position: f64, rate_per_s: f64) -> i64 {
+    begin_ms + (position * CHUNK_SIZE as f64 * 1000.0 / rate_per_s) as i64
 }
 
 impl Freezer {
@@ -180,11 +188,10 @@ impl Freezer {
         }
     }
 
-    /// `accepted_at + chunk_no x 500 / ceiling`, in ms: when the chunk would be sent if it were alone.
-    #[expect(clippy::cast_possible_truncation, reason = "far below 2^53 ms")]
     fn rank(&self, job: &FreezeJob, first_chunk: i32, i: usize) -> i64 {
-        let position = f64::from(first_chunk) + i as f64;
-        job.job.accepted_ms + (position * CHUNK_SIZE as f64 * 1000.0 / self.rate_per_s) as i64
+        let FanoutJob { origin, accepted_ms, deadline_ms, .. } = &job.job;
+        let begin = if origin.source == Source::Devices { *deadline_ms } else { *accepted_ms };
+        rank(begin, f64::from(first_chunk) + i as f64, self.rate_per_s)
     }
 
     /// Repeats a step whose answer was lost: it answers again what it did, so that no claimed chunk is forgotten.

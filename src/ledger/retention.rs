@@ -39,6 +39,7 @@ impl Retention {
             let begun = Instant::now();
             let wait = match self.store.purge(self.boot, keep_ms).await {
                 Ok(Purge::Deleted(n)) if n > 0 => {
+                    outage.over();
                     rows += n;
                     (begun.elapsed() * SHARE).max(PAUSE)
                 }

@@ -88,9 +88,15 @@ impl Settler {
     }
 
     async fn try_sweep(&self) -> Result<(), StoreError> {
-        let ended = self.store.end_paused_sweeps().await?;
-        if ended > 0 {
-            tracing::info!(target: "fanfare::ledger", ended, "a paused sweep ends; it is resumed as another one");
+        match self.store.end_paused_sweeps().await {
+            Ok(0) => {}
+            Ok(ended) => {
+                tracing::info!(target: "fanfare::ledger", ended, "a paused sweep ends; it is resumed as another one");
+            }
+            // Fan-outs are settled all the same.
+            Err(error) => {
+                tracing::warn!(target: "fanfare::ledger", %error, "ending paused sweeps failed; it is tried again");
+            }
         }
         let found = self.store.sweep(UNREPORTED_AFTER_MS).await?;
         for id in found.complete {

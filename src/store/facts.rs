@@ -63,6 +63,17 @@ pub(crate) struct Snapshot {
     pub withheld: Vec<Withheld>,
 }
 
+/// What a settled fan-out withheld, from its snapshot; nothing while there is none.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for one that does not parse.
+pub(crate) fn withheld_of(settled: Option<&str>) -> Result<Vec<Withheld>, StoreError> {
+    let Some(settled) = settled else { return Ok(Vec::new()) };
+    let snapshot: Snapshot =
+        serde_json::from_str(settled).map_err(|error| StoreError::Corrupt(format!("a snapshot: {error}")))?;
+    Ok(snapshot.withheld)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Owns the shapes of upkeep: what retention deleted, what a sweep asks for and where it got to.
 //! Must never know: SQL.
 
-use super::FreezeJob;
+use super::{FreezeJob, Withheld};
 use crate::domain::event::Event;
 use crate::domain::ids::{DeviceKey, FanoutId};
 
@@ -39,10 +39,21 @@ pub enum SweepBegun {
 }
 
 /// Where a sweep got to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SweepEnd {
+    /// The key after which it began.
+    pub from: DeviceKey,
     /// Devices up to and with this key have an outcome of it, or were passed by before it.
     pub after: DeviceKey,
-    /// Live devices after that.
-    pub left: u64,
+    /// Verdicts that were not carried out, once it is settled.
+    pub withheld: Vec<Withheld>,
+}
+
+impl SweepEnd {
+    /// Where one that resumes it begins: behind what it asked about, or, when its verdicts were withheld, where it
+    /// began itself, so that those devices are asked about and judged.
+    #[must_use]
+    pub fn resumes_after(&self) -> DeviceKey {
+        if self.withheld.is_empty() { self.after } else { self.from }
+    }
 }

@@ -126,9 +126,14 @@ impl Record {
         }
     }
 
-    /// The record after a fan-out. One that was withheld adds to the excess only: a fault must not become the measure.
+    /// The record after a fan-out. One that leapt adds to the excess only: a fault must not become the measure. One that
+    /// proved nothing adds nothing: none of it was judged, and a single dead device that is sent to again and again
+    /// would shut the guard for good.
     #[must_use]
     pub(crate) fn after(self, answers: Answers, ruling: Ruling) -> Self {
+        if ruling == Ruling::Unproven {
+            return self;
+        }
         let excess = self.excess.saturating_add(self.beyond(answers)).clamp(0, MOST_EXCESS);
         if ruling != Ruling::Judged {
             return Self { excess, ..self };
@@ -161,8 +166,9 @@ pub(crate) fn answers(
         all[index(platform_of(variant)?)].against += n;
     }
     let counted: u64 = counters.accepted.iter().sum();
-    if counted == 0 {
-        // Counted by an instance that knew of no platforms, or that died before it wrote any number: all are one.
+    if counted * 2 < tally.delivered() {
+        // Most were counted by an instance that knew of no platforms, or that died before it wrote its numbers: all
+        // platforms are one. Where nobody was accepted there is nothing to miss, and each stands by itself.
         let against = all.iter().map(|one| one.against).sum();
         let verdicts = all.map(|one| one.against > 0);
         return Ok(
@@ -316,6 +322,18 @@ mod tests {
         assert_eq!(Record::default().rule(found(1, 1)), Ruling::Judged);
     }
 
+    #[test]
+    fn one_dead_device_of_a_platform_without_another_never_shuts_the_guard() {
+        let mut record = Record::default();
+        for _ in 0..1_000 {
+            let ruling = record.rule(found(0, 1));
+            assert_eq!(ruling, Ruling::Unproven);
+            record = record.after(found(0, 1), ruling);
+        }
+        assert_eq!(record, Record::default());
+        assert_eq!(record.rule(found(3, 1)), Ruling::Judged, "the first that is accepted beside it proves enough");
+    }
+
     /// FCM calls everybody dead, and the fan-outs are small.
     fn lost_in_bites(mut record: Record, bite: u64) -> u64 {
         let mut lost = 0;
@@ -379,6 +397,20 @@ mod tests {
         assert_eq!(answers, [found(0, 0), found(60, 40), found(60, 40)]);
         let strange = [("goal/en/fridge".to_owned(), 1)];
         assert!(matches!(super::answers(&tally, &PartCounters::default(), &strange), Err(StoreError::Corrupt(_))));
+    }
+
+    #[test]
+    fn platforms_are_one_only_while_most_of_those_accepted_are_of_no_platform_known() {
+        let rows = [("goal/en/ios".to_owned(), 15), ("goal/en/web".to_owned(), 1)];
+        let nobody = Tally::new(16, [(Outcome::TokenDead, 16)]).unwrap();
+        let apart = answers(&nobody, &PartCounters::default(), &rows).unwrap();
+        assert_eq!(apart, [found(0, 0), found(0, 15), found(0, 1)], "nobody was accepted, so nothing is missing");
+        let tally = Tally::new(116, [(Outcome::Delivered, 100), (Outcome::TokenDead, 16)]).unwrap();
+        let counted = |accepted| PartCounters { accepted, ..PartCounters::default() };
+        let few = answers(&tally, &counted([9, 40, 0]), &rows).unwrap();
+        assert_eq!(few, [found(0, 0), found(100, 16), found(100, 16)], "half of them were lost with an instance");
+        let most = answers(&tally, &counted([10, 40, 0]), &rows).unwrap();
+        assert_eq!(most, [found(10, 0), found(40, 15), found(0, 1)]);
     }
 
     #[test]

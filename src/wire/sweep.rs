@@ -1,6 +1,8 @@
 //! Owns the shapes of asking for a sweep and of looking at one.
 //! Must never know: how FCM is asked.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,7 +13,7 @@ use utoipa::ToSchema;
 pub struct SweepRequest {
     /// HTTP requests it may make, failed ones too, each under the ceiling; 10,000 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 10_000_000)]
+    #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u64>,
     /// Id of an earlier sweep to go on from; absent = from the first device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,10 +37,10 @@ pub struct Sweep {
     /// The sweep, which is a fan-out of kind `sweep`; absent in a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `running`; `done`: every device was asked about; `paused`: stopped by its budget or by a throttle, to be resumed;
+    /// `running`; `done`: every device there was when it began was asked about; `paused`: stopped before that, to be resumed;
     /// `cancelled`; `dry_run`.
     pub state: String,
-    /// Why it is paused: `budget`, `throttle`.
+    /// Why it is paused: `budget`, `throttle`, `deadline` (it lasts a day).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Devices it asks about, as far as they are fixed.
@@ -55,6 +57,12 @@ pub struct Sweep {
     pub unknown: u64,
     /// HTTP requests made.
     pub attempts: u64,
-    /// Live devices after the last one with an answer.
-    pub left: u64,
+    /// Dead and bad devices of each platform that were not judged, because there are too many of them or nobody of the
+    /// platform was accepted. Resumed, a sweep with any begins where this one began, and `accept_dead_share` says what
+    /// to take for true.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub withheld: BTreeMap<String, u64>,
+    /// Live devices after the last one with an answer; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<u64>,
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fanfare::client::ClientError;
 use fanfare::emulator::Control;
+use fanfare::wire::{EventRequest, SupersedesRequest};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection};
 
@@ -57,6 +58,7 @@ async fn age(world: &World, days: i64) {
     let fanouts = "UPDATE fanout SET reported_ms = 1";
     beside.change(format!("{fanouts}, settled_ms = settled_ms - {ms}, accepted_ms = accepted_ms - {ms}")).await;
     beside.change(format!("UPDATE event SET accepted_ms = accepted_ms - {ms}")).await;
+    beside.change(format!("UPDATE repeat_window SET until_ms = until_ms - {ms}")).await;
     beside.change("UPDATE upkeep SET until_ms = 0".to_owned()).await;
     beside.close().await;
 }
@@ -70,6 +72,34 @@ async fn rows_of(world: &World, id: &str) -> i64 {
     }
     beside.close().await;
     rows
+}
+
+/// Events by name, and windows of identical news that closed long ago.
+async fn names(world: &World, run: &str) -> (i64, i64) {
+    let mut beside = Beside::open(world).await;
+    let events = beside.number(format!("SELECT count(*) FROM event WHERE event_id LIKE '{run}%-nobody-%'")).await;
+    let windows = beside.number(format!(
+        "SELECT count(*) FROM repeat_window WHERE until_ms < (SELECT max(accepted_ms) - {} FROM event)",
+        10 * DAY_MS
+    ));
+    let windows = windows.await;
+    beside.close().await;
+    (events, windows)
+}
+
+/// News for nobody: once, again under another id, and a correction of what never comes.
+async fn names_without_a_fanout(caller: &Caller, run: &str) {
+    let event = goal(&format!("{run}-nobody-1"), &format!("{run}-nobody"), 60);
+    let first = caller.client.post_event(&event).await.unwrap().0.fanout_id;
+    let again = EventRequest { id: format!("{run}-nobody-2"), ..event };
+    assert_eq!(caller.client.post_event(&again).await.unwrap().0.fanout_id, first, "the same news");
+    let mut early = goal(&format!("{run}-nobody-3"), &format!("{run}-nobody"), 60);
+    let never = format!("{run}-nobody-4");
+    early.supersedes = Some(SupersedesRequest { event_id: never, mode: "retract".to_owned() });
+    let early = caller.client.post_event(&early).await.unwrap().0.fanout_id;
+    for id in [first, early] {
+        caller.settled(&id).await;
+    }
 }
 
 async fn code(caller: &Caller, id: &str) -> u16 {
@@ -88,6 +118,7 @@ async fn beside_sending(database: Database, run: &'static str) {
     first.follow(&old, &(0..1_200).map(token).collect::<Vec<_>>()).await;
     let id = first.goal(&old, &old, 60).await;
     assert_eq!(first.settled(&id).await.outcomes["token_dead"], 600);
+    names_without_a_fanout(&first, run).await;
     first.follow(run, &(0..1_000).map(|i| format!("ok-{run}-{i}")).collect::<Vec<_>>()).await;
     first.stop().await.unwrap();
 
@@ -98,6 +129,7 @@ async fn beside_sending(database: Database, run: &'static str) {
     assert_eq!(code(&second, &id).await, 200, "thirteen days are not too old");
     second.stop().await.unwrap();
     assert!(rows_of(&world, &id).await > 600);
+    assert_eq!(names(&world, run).await.0, 4);
 
     age(&world, 2).await;
     world.emulate(Control { latency_ms: Some(10), ..Control::default() });
@@ -122,18 +154,17 @@ async fn beside_sending(database: Database, run: &'static str) {
     }
     // Stopped when it is done, or in the middle: whoever comes next goes on.
     third.stop().await.unwrap();
-    let mut left = rows_of(&world, &id).await;
+    let left = async || (rows_of(&world, &id).await, names(&world, run).await);
     for _ in 0..10 {
-        if left == 0 {
+        if left().await == (0, (0, 0)) {
             break;
         }
         age(&world, 0).await;
         let next = world.serve().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         next.stop().await.unwrap();
-        left = rows_of(&world, &id).await;
     }
-    assert_eq!(left, 0, "rows of a fan-out nobody knows any more");
+    assert_eq!(left().await, (0, (0, 0)), "rows of a fan-out, and names, that nobody knows any more");
     assert!(rows_of(&world, &young).await > 0);
 }
 

@@ -8,7 +8,7 @@ use fanfare::emulator::{Control, Rule};
 use fanfare::wire::{Sweep, SweepRequest};
 
 use super::harness::process::{Ended, Process};
-use super::harness::service::{Caller, Database, World, device_id};
+use super::harness::service::{Caller, Database, World, device_id, goal};
 use super::harness::together::together;
 
 const LOOK: Duration = Duration::from_millis(50);
@@ -47,12 +47,12 @@ async fn finds_the_dead(database: Database, run: &'static str) {
 
     let dry = SweepRequest { dry_run: true, max_attempts: Some(50), ..SweepRequest::default() };
     let would = service.client.begin_sweep(&dry).await.unwrap();
-    assert_eq!((would.id, would.devices, would.left), (None, 50, 60));
+    assert_eq!((would.id, would.devices, would.left), (None, 50, Some(60)));
     assert_eq!(world.emulator.stats().requests, 0);
 
     let id = begin(&service, SweepRequest::default()).await;
     let sweep = over(&service, &id).await;
-    assert_eq!((sweep.state.as_str(), sweep.devices, sweep.asked, sweep.left), ("done", 60, 60, 0), "{sweep:?}");
+    assert_eq!((sweep.state.as_str(), sweep.devices, sweep.asked, sweep.left), ("done", 60, 60, Some(0)), "{sweep:?}");
     assert_eq!((sweep.valid, sweep.dead, sweep.suspended, sweep.unknown), (55, 2, 2, 1), "{sweep:?}");
     let stats = world.emulator.stats();
     assert_eq!((stats.requests, stats.accepted), (sweep.attempts, 0), "asked, and nothing sent");
@@ -113,7 +113,7 @@ async fn budgets(database: Database, run: &'static str) {
             service = world.spawn().await;
         }
     }
-    assert_eq!(found, [(25, 3, 35), (25, 2, 10), (10, 1, 0)]);
+    assert_eq!(found, [(25, 3, Some(35)), (25, 2, Some(10)), (10, 1, Some(0))]);
     let mut asked: HashMap<String, u32> = HashMap::new();
     for entry in world.emulator.log() {
         *asked.entry(entry.token).or_default() += 1;
@@ -157,7 +157,7 @@ async fn stopped(database: Database, run: &'static str) {
     world.emulate(Control { clear_rules: true, ..Control::default() });
     let id = begin(&service, SweepRequest { resume: Some(id), ..SweepRequest::default() }).await;
     let last = over(&service, &id).await;
-    assert_eq!((last.state.as_str(), last.left), ("done", 0), "{last:?}");
+    assert_eq!((last.state.as_str(), last.left), ("done", Some(0)), "{last:?}");
     assert_eq!(states(&service, run, 40).await, vec!["live".to_owned(); 40], "no device was blamed for any of it");
     service.stop().await.unwrap();
 }
@@ -172,7 +172,7 @@ async fn a_sweep_is_stopped_by_failures_and_by_a_throttle_and_blames_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_goal_during_a_sweep_starts_at_once_and_there_is_one_sweep_at_a_time() {
+async fn what_is_sent_during_a_sweep_starts_at_once_and_there_is_one_sweep_at_a_time() {
     let mut world = World::new(Database::Postgres, false).await;
     world.emulate(Control { latency_ms: Some(20), ..Control::default() });
     world.set("CEILING__RATE_PER_S", 200);
@@ -193,11 +193,19 @@ async fn a_goal_during_a_sweep_starts_at_once_and_there_is_one_sweep_at_a_time()
     assert_eq!(service.client.sweep(&id).await.unwrap().state, "running", "the goal did not wait for it");
     // 20 sends at 200 a second, one in twenty of them the sweep's.
     assert!(fanout.duration_ms < 2_000, "{fanout:?}");
+    // Of the sweep's own class, and still before all that is left of it: its first chunk alone has 500.
+    let mut lineups = goal("lineups", "match", 600);
+    lineups.kind = "lineups".to_owned();
+    let before = service.client.sweep(&id).await.unwrap().attempts;
+    let bulk = service.client.post_event(&lineups).await.unwrap().0.fanout_id;
+    assert_eq!(service.settled(&bulk).await.delivered, 20);
+    let sweep = service.client.sweep(&id).await.unwrap();
+    assert!(sweep.state == "running" && sweep.attempts - before < 400, "{before} before {sweep:?}");
     service.client.cancel(&id).await.unwrap();
     let cancelled = over(&service, &id).await;
     assert_eq!(cancelled.state, "cancelled");
     let stats = world.emulator.stats();
-    assert!(stats.accepted == 20 && stats.max_in_1s <= 220, "{stats:?}");
+    assert!(stats.accepted == 40 && stats.max_in_1s <= 220, "{stats:?}");
     service.stop().await.unwrap();
 }
 
@@ -210,9 +218,15 @@ async fn a_sweep_that_finds_too_many_dead_judges_nobody_unless_it_is_told_that_i
     let sweep = over(&service, &begin(&service, SweepRequest::default()).await).await;
     assert_eq!((sweep.dead, sweep.state.as_str()), (150, "done"));
     assert!(states(&service, "many", 150).await.iter().all(|state| state == "live"), "half of them is too many");
-    let told = SweepRequest { accept_dead_share: Some(60), ..SweepRequest::default() };
+    assert_eq!(sweep.withheld, [("android", 50), ("ios", 50), ("web", 50)].map(|(p, n)| (p.to_owned(), n)).into());
+    // Who registers after that is the next one's: it does not make this one unfinished.
+    service.follow("later", &["ok-later".to_owned()]).await;
+    let again = service.client.sweep(sweep.id.as_deref().unwrap()).await.unwrap();
+    assert_eq!((again.state.as_str(), again.left), ("done", Some(1)));
+    // Resumed, it is about those that were not judged.
+    let told = SweepRequest { accept_dead_share: Some(60), resume: sweep.id, ..SweepRequest::default() };
     let sweep = over(&service, &begin(&service, told).await).await;
-    assert_eq!(sweep.dead, 150);
+    assert_eq!((sweep.dead, sweep.withheld.len()), (150, 0));
     assert!(states(&service, "many", 150).await.iter().all(|state| state == "tombstoned"));
     for (field, request) in [
         ("/max_attempts", SweepRequest { max_attempts: Some(0), ..SweepRequest::default() }),

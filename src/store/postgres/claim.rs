@@ -50,11 +50,15 @@ k AS (
 /// The least urgent class is at the far end of the index of open chunks.
 pub(super) const CLAIM_FLOOR: &str = with_recipients!(
     "
-WITH least AS (SELECT k.class FROM chunk k WHERE k.state = 0 ORDER BY k.class DESC, k.rank DESC LIMIT 1),
+WITH least AS (
+    SELECT k.class FROM chunk k JOIN fanout f ON f.id = k.fanout_id
+    WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms()
+      AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
+    ORDER BY k.class DESC, k.rank DESC LIMIT 1),
 c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
     WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND k.class = (SELECT class FROM least)
-      AND k.class > $2 AND f.state <> 3
+      AND k.class > $2 AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
     ORDER BY k.class, k.rank LIMIT 1 FOR UPDATE OF k SKIP LOCKED),
 k AS (
     UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1

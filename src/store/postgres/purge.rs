@@ -49,6 +49,18 @@ gone AS (DELETE FROM fanout f USING old WHERE f.id = old.id RETURNING f.id),
 events AS (DELETE FROM event e USING old WHERE e.event_id = old.event_id AND e.fanout_id = old.id)
 INSERT INTO doomed (fanout_id) SELECT id FROM gone";
 
+/// Within this time the same news would have been told apart; long after it nobody asks.
+pub(super) const WINDOWS: &str = "
+DELETE FROM repeat_window WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM repeat_window WHERE until_ms < fanfare_now_ms() - $2 LIMIT $1))";
+
+/// Names of events whose fan-out is gone: the same news under another id, and what a correction named that never came.
+pub(super) const EVENTS: &str = "
+DELETE FROM event WHERE ctid = ANY (ARRAY(
+    SELECT e.ctid FROM event e
+    WHERE e.accepted_ms < fanfare_now_ms() - $2 AND NOT EXISTS (SELECT 1 FROM fanout f WHERE f.id = e.fanout_id)
+    ORDER BY e.accepted_ms LIMIT $1))";
+
 /// Numbers are given in the order of acceptance, but for those accepted at the same time.
 pub(super) const FORMER: &str = "
 DELETE FROM former_device WHERE device_key = ANY (ARRAY(
@@ -94,7 +106,7 @@ async fn old(tx: &mut Transaction<'_, Postgres>, keep_ms: i64) -> Result<i64, Fa
         return Ok(deleted(condemned));
     }
     let mut rows = 0;
-    for sql in [FORMER, INSTANCES] {
+    for sql in [WINDOWS, EVENTS, FORMER, INSTANCES] {
         rows += deleted(sqlx::query(sql).bind(STEP).bind(keep_ms).execute(&mut **tx).await?.rows_affected());
     }
     Ok(rows)

@@ -10,6 +10,7 @@ use crate::domain::batch::{Class, FanoutKind};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::derived::Source;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::facts::withheld_of;
 use crate::store::{FreezeJob, NewSweep, StoreError, SweepBegun, SweepEnd};
 
 pub(super) const LIVE_PAGE: &str =
@@ -21,8 +22,8 @@ pub(super) const LIVE_COUNT: &str = "SELECT count(*) FROM device WHERE device_ke
 pub(super) const BEGIN: &str = "
 WITH t AS (SELECT fanfare_now_ms() AS now)
 INSERT INTO fanout (event_id, event_type, match_id, kind, class, source, occurred_ms, accepted_ms, deadline_ms,
-                    freeze_owner, freeze_cursor, max_attempts, accept_dead_percent)
-SELECT $1, $2, $3, $4, $5, $6, t.now, t.now, t.now + $7, $8, $9, $10, $11 FROM t
+                    freeze_owner, freeze_cursor, swept_from, max_attempts, accept_dead_percent)
+SELECT $1, $2, $3, $4, $5, $6, t.now, t.now, t.now + $7, $8, $9, $9, $10, $11 FROM t
 ON CONFLICT (kind) WHERE kind = 3 AND settled_ms IS NULL DO NOTHING
 RETURNING id";
 
@@ -38,10 +39,11 @@ WHERE kind = 3 AND settled_ms IS NULL AND paused <> 0 AND state <> 3";
 
 /// The first chunk of which somebody has no outcome of their own, or failing that where the freeze stands.
 pub(super) const STAND: &str = "
-SELECT f.freeze_cursor, k.n, k.done::text AS done, i.keys
+SELECT f.freeze_cursor, f.swept_from, f.settled, k.n, k.done::text AS done, i.keys
 FROM fanout f
 LEFT JOIN LATERAL (SELECT k.chunk_no, k.n, k.done FROM chunk k
                    WHERE k.fanout_id = f.id AND (k.state <> 2 OR k.rest_outcome IS NOT NULL)
+                     AND position(B'0' IN k.done) > 0
                    ORDER BY k.chunk_no LIMIT 1) k ON true
 LEFT JOIN chunk_ids i ON i.fanout_id = f.id AND i.chunk_no = k.chunk_no
 WHERE f.id = $1 AND f.kind = 3";
@@ -49,6 +51,8 @@ WHERE f.id = $1 AND f.kind = 3";
 #[derive(Debug, FromRow)]
 struct Stand {
     freeze_cursor: i64,
+    swept_from: i64,
+    settled: Option<String>,
     n: Option<i16>,
     done: Option<String>,
     keys: Option<Vec<i64>>,
@@ -111,8 +115,9 @@ pub(super) async fn end_paused(conn: &mut PgConnection) -> Result<u64, Fault> {
 }
 
 pub(super) async fn end(conn: &mut PgConnection, id: FanoutId) -> Result<Option<SweepEnd>, Fault> {
-    let stand: Option<Stand> = sqlx::query_as(STAND).bind(id.0).fetch_optional(&mut *conn).await?;
+    let stand: Option<Stand> = sqlx::query_as(STAND).bind(id.0).fetch_optional(conn).await?;
     let Some(stand) = stand else { return Ok(None) };
-    let after = stand.after()?;
-    Ok(Some(SweepEnd { after, left: live_count(conn, after).await? }))
+    let from = DeviceKey(stand.swept_from);
+    let withheld = withheld_of(stand.settled.as_deref())?;
+    Ok(Some(SweepEnd { from, after: stand.after()?, withheld }))
 }

@@ -56,6 +56,9 @@ async fn old(conn: &mut SqliteConnection, before_ms: i64) -> Answer<u64> {
         }
         return Ok(due.len() as u64);
     }
-    let former = query(sql::PURGE_FORMER).bind(before_ms).bind(STEP).execute(&mut *conn).await?.rows_affected();
-    Ok(former + query(sql::PURGE_INSTANCES).bind(before_ms).bind(STEP).execute(conn).await?.rows_affected())
+    let mut rows = 0;
+    for sql in [sql::PURGE_WINDOWS, sql::PURGE_EVENTS, sql::PURGE_FORMER, sql::PURGE_INSTANCES] {
+        rows += query(sql).bind(before_ms).bind(STEP).execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(rows)
 }

@@ -123,8 +123,10 @@ statements! {
     FLOOR_CHUNK = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
         CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
-        WHERE c.state = 0 AND c.class = (SELECT max(class) FROM chunk WHERE state = 0) AND c.class > ?1
-        AND c.not_before_ms <= ?2 AND f.state <> 3
+        WHERE c.state = 0 AND c.class = (SELECT k.class FROM chunk k CROSS JOIN fanout g ON g.id = k.fanout_id
+        WHERE k.state = 0 AND k.class > ?1 AND k.not_before_ms <= ?2 AND g.state <> 3
+        AND (g.paused = 0 OR g.deadline_ms <= ?2) ORDER BY k.class DESC, k.rank DESC LIMIT 1)
+        AND c.not_before_ms <= ?2 AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= ?2)
         ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no LIMIT 1";
     STEP_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
@@ -218,16 +220,17 @@ statements! {
     LIVE_COUNT = "SELECT count(*) FROM device WHERE device_key > ?1 AND state = 0";
     RUNNING_SWEEP = "SELECT id FROM fanout WHERE kind = 3 AND settled_ms IS NULL";
     BEGIN_SWEEP = "INSERT INTO fanout (event_id, event_type, match_id, kind, class, source, occurred_ms, accepted_ms,
-        deadline_ms, freeze_owner, freeze_cursor, max_attempts, accept_dead_percent)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, ?12) RETURNING id";
+        deadline_ms, freeze_owner, freeze_cursor, swept_from, max_attempts, accept_dead_percent)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?10, ?11, ?12) RETURNING id";
     ANY_PAUSED_SWEEP = "SELECT EXISTS (SELECT 1 FROM fanout WHERE kind = 3 AND settled_ms IS NULL AND paused <> 0
         AND state <> 3)";
     END_PAUSED_SWEEP = "UPDATE fanout SET state = 3, freeze_owner = CASE WHEN state = 0 THEN NULL ELSE freeze_owner END
         WHERE kind = 3 AND settled_ms IS NULL AND paused <> 0 AND state <> 3";
-    SWEEP_CURSOR = "SELECT freeze_cursor FROM fanout WHERE id = ?1 AND kind = 3";
-    FIRST_UNFINISHED = "SELECT c.n, c.done, i.keys FROM chunk c
+    SWEEP_STAND = "SELECT f.freeze_cursor, f.swept_from, f.settled FROM fanout f WHERE f.id = ?1 AND f.kind = 3";
+    FIRST_UNFINISHED = "SELECT c.chunk_no, c.n, c.done, i.keys FROM chunk c
         JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
-        WHERE c.fanout_id = ?1 AND (c.state <> 2 OR c.rest_outcome IS NOT NULL) ORDER BY c.chunk_no LIMIT 1";
+        WHERE c.fanout_id = ?1 AND c.chunk_no > ?2 AND (c.state <> 2 OR c.rest_outcome IS NOT NULL)
+        ORDER BY c.chunk_no LIMIT 1";
 
     // Retention. There are at most a hundred doomed fan-outs.
     TAKE_UPKEEP = "UPDATE upkeep SET owner = ?1, until_ms = ?3 WHERE task = 'retention' AND (owner = ?1 OR until_ms < ?2)";
@@ -252,6 +255,10 @@ statements! {
         WHERE deleted_ms < coalesce((SELECT accepted_ms - 60000 FROM fanout
         WHERE id = (SELECT min(id) FROM fanout)), ?1)
         ORDER BY deleted_ms LIMIT ?2)";
+    PURGE_WINDOWS = "DELETE FROM repeat_window WHERE meaning IN (SELECT meaning FROM repeat_window
+        WHERE until_ms < ?1 LIMIT ?2)";
+    PURGE_EVENTS = "DELETE FROM event WHERE event_id IN (SELECT e.event_id FROM event e WHERE e.accepted_ms < ?1
+        AND NOT EXISTS (SELECT 1 FROM fanout f WHERE f.id = e.fanout_id) ORDER BY e.accepted_ms LIMIT ?2)";
     PURGE_INSTANCES = "DELETE FROM instance WHERE boot_id IN (SELECT boot_id FROM instance
         WHERE lease_until_ms < ?1 AND heartbeat_ms < ?1 LIMIT ?2)";
 

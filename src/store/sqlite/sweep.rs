@@ -11,6 +11,7 @@ use crate::domain::batch::{Class, FanoutKind};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::derived::Source;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::facts::withheld_of;
 use crate::store::{FreezeJob, NewSweep, SweepBegun, SweepEnd};
 
 pub(super) async fn live_page(conn: &mut SqliteConnection, after: DeviceKey, limit: u32) -> Answer<Vec<DeviceKey>> {
@@ -67,7 +68,15 @@ pub(super) async fn end_paused(conn: &mut SqliteConnection) -> Answer<u64> {
 }
 
 #[derive(FromRow)]
+struct Stand {
+    freeze_cursor: i64,
+    swept_from: i64,
+    settled: Option<String>,
+}
+
+#[derive(FromRow)]
 struct Unfinished {
+    chunk_no: i32,
     n: i64,
     done: Vec<u8>,
     keys: Vec<u8>,
@@ -83,9 +92,23 @@ impl Unfinished {
 }
 
 pub(super) async fn end(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Option<SweepEnd>> {
-    let cursor: Option<i64> = query_scalar(sql::SWEEP_CURSOR).bind(id.0).fetch_optional(&mut *conn).await?;
-    let Some(cursor) = cursor else { return Ok(None) };
-    let first: Option<Unfinished> = query_as(sql::FIRST_UNFINISHED).bind(id.0).fetch_optional(&mut *conn).await?;
-    let after = first.map(|first| first.after()).transpose()?.flatten().unwrap_or(DeviceKey(cursor));
-    Ok(Some(SweepEnd { after, left: live_count(conn, after).await? }))
+    let stand: Option<Stand> = query_as(sql::SWEEP_STAND).bind(id.0).fetch_optional(&mut *conn).await?;
+    let Some(stand) = stand else { return Ok(None) };
+    let after = first_unfinished(conn, id).await?.unwrap_or(DeviceKey(stand.freeze_cursor));
+    let withheld = withheld_of(stand.settled.as_deref())?;
+    Ok(Some(SweepEnd { from: DeviceKey(stand.swept_from), after, withheld }))
+}
+
+/// A chunk that ended as a whole may have nobody without an outcome of their own: then the next one is looked at.
+async fn first_unfinished(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Option<DeviceKey>> {
+    let mut behind = -1;
+    loop {
+        let chunk: Option<Unfinished> =
+            query_as(sql::FIRST_UNFINISHED).bind(id.0).bind(behind).fetch_optional(&mut *conn).await?;
+        let Some(chunk) = chunk else { return Ok(None) };
+        if let Some(after) = chunk.after()? {
+            return Ok(Some(after));
+        }
+        behind = chunk.chunk_no;
+    }
 }

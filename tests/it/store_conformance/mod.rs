@@ -21,6 +21,7 @@ mod postgres_away;
 mod postgres_only;
 mod retaining;
 mod settling;
+mod sweeping;
 mod verdicts;
 mod world;
 
@@ -118,6 +119,7 @@ on_every_engine! {
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
     claiming::only_more_urgent_classes_are_claimed_when_asked,
     claiming::the_floor_is_the_first_chunk_of_the_least_urgent_class,
+    claiming::the_floor_passes_by_what_is_paused_or_waits,
     claiming::two_claimers_never_get_the_same_chunk,
     claiming::a_claim_looks_up_the_token_of_now_and_reports_who_is_gone,
     claiming::a_released_chunk_waits_until_its_time_and_is_not_unclean,
@@ -184,6 +186,7 @@ on_every_engine! {
     explaining::what_bears_on_an_absence_is_kept_with_its_time,
     explaining::a_deleted_device_keeps_its_place,
     explaining::a_freeze_cut_short_is_told_from_one_that_ended,
+    sweeping::a_sweep_goes_on_at_the_first_device_without_an_outcome_wherever_it_is,
     instances::an_expired_lease_is_taken_over_with_a_new_epoch_and_unclean,
     instances::an_orderly_leave_hands_chunks_back_clean,
     instances::a_live_lease_is_not_taken_over,
