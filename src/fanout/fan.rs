@@ -82,11 +82,16 @@ impl Fan {
         !known
     }
 
-    /// Takes over what a job that was read later says of the cap: it was resumed.
+    /// Takes over what a job that was read later says of the cap: that it was resumed, or what others have spent since.
     pub fn renew(&mut self, cap: Option<Cap>) {
-        if let Some(cap) = cap.filter(|cap| cap.resumed > self.resumed()) {
-            self.elsewhere = cap.spent.saturating_sub(self.counters.attempts);
+        let Some(cap) = cap.filter(|cap| cap.resumed >= self.resumed()) else { return };
+        let elsewhere = cap.spent.saturating_sub(self.counters.attempts);
+        if cap.resumed > self.resumed() {
+            self.elsewhere = elsewhere;
             (self.cap, self.paused) = (Some(cap), false);
+        } else {
+            // What is stored of this instance's own attempts may lag behind: it never lowers what is known.
+            self.elsewhere = self.elsewhere.max(elsewhere);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Owns the posts that one statement cannot decide: repeats, the same news again, corrections, and events whose correction
-//! came first. One transaction each, one at a time in the whole fleet: they are rare.
+//! came first. One transaction each, one at a time of a match: they are rare.
 //! Must never know: what is to be done (`store::accepting` decides it).
 
 use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
@@ -13,7 +13,11 @@ use crate::store::accepting::{Facts, Known, Plan, Tip, Write, decide};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
 /// What is read under it changes only by a plain post, whose one row the unique key of `event` decides about.
-pub(super) const ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fanfare corrections', 0))";
+/// Families never leave their match.
+pub(super) const ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fanfare corrections ' || $1, 0))";
+
+/// Whoever holds that lock waits no longer for a row, of a fan-out that is being settled say; the caller asks again.
+pub(super) const BRIEFLY: &str = "SELECT set_config('lock_timeout', '1500ms', true)";
 
 pub(super) const KNOWN: &str = "
 SELECT e.content_hash, e.fanout_id, f.event_id, f.match_id, coalesce(f.family, f.id) AS family
@@ -62,7 +66,7 @@ const TRIES: u32 = 5;
 pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanout) -> Result<Accepted, Fault> {
     for _ in 0..TRIES {
         let mut tx = conn.begin().await?;
-        sqlx::query(ALONE).execute(&mut *tx).await?;
+        alone(&mut tx, new.event.match_id.as_str()).await?;
         let done = match decide(new, &facts(&mut tx, new).await?) {
             Plan::Answer(accepted) => Some(*accepted),
             Plan::Join(fanout, of) => join(&mut tx, new, fanout, of).await?,
@@ -74,6 +78,13 @@ pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanou
         }
     }
     Err(StoreError::Unavailable("accept: the same ids are posted again and again".to_owned()).into())
+}
+
+/// Waits until nobody else decides about the same match.
+pub(super) async fn alone(tx: &mut Transaction<'_, Postgres>, of_match: &str) -> Result<(), Fault> {
+    sqlx::query(ALONE).bind(of_match).execute(&mut **tx).await?;
+    sqlx::query(BRIEFLY).execute(&mut **tx).await?;
+    Ok(())
 }
 
 #[derive(Debug, FromRow)]

@@ -90,11 +90,15 @@ statements! {
     FAILURES_OF = "SELECT chunk_no, ordinal, outcome FROM failure
         WHERE fanout_id = ?1 AND chunk_no >= ?2 AND chunk_no < ?3";
     LIVE_OF = "SELECT device_key FROM device WHERE device_key IN (SELECT value FROM json_each(?1)) AND state = 0";
-    REPLAYS_OF = "SELECT id FROM fanout WHERE parent = ?1 AND kind = 2 ORDER BY id";
+    // Replays of the same message since, of whichever fan-out of the family: what an earlier one knew, its own recipients
+    // were chosen by.
+    REPLAYS_OF = "SELECT r.id FROM fanout p CROSS JOIN fanout r ON r.family = coalesce(p.family, p.id)
+        WHERE p.id = ?1 AND r.event_id = p.event_id AND r.kind = 2 AND r.id > p.id ORDER BY r.id";
 
     REPLAYED = "SELECT state, settled_ms IS NOT NULL AS settled, superseded_by,
         (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.request_id = ?2) AS same,
-        (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.settled_ms IS NULL) AS running,
+        (SELECT max(r.id) FROM fanout r WHERE r.family = coalesce(f.family, f.id) AND r.event_id = f.event_id
+        AND r.kind = 2 AND r.settled_ms IS NULL AND r.id <> f.id) AS running,
         EXISTS (SELECT 1 FROM chunk c WHERE c.fanout_id = f.id AND c.state IN (0, 1)) AS open
         FROM fanout f WHERE f.id = ?1";
     // Outcome 13 is `internal`.
@@ -103,15 +107,15 @@ statements! {
         deadline_ms, freeze_owner, source, family, root_event, request_id, max_attempts)
         SELECT p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, ?2, ?3, ?4, ?5,
         coalesce(p.family, p.id), p.root_event, ?6, ?7 FROM fanout p WHERE p.id = ?1 RETURNING id";
-    PAUSE = "UPDATE fanout SET paused = ?2 WHERE id = ?1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1)
+    PAUSE = "UPDATE fanout SET paused = ?2 WHERE id = ?1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4)
         AND max_attempts IS NOT NULL";
     SPENT = "UPDATE fanout SET paused = 1 WHERE id IN (SELECT value FROM json_each(?1)) AND max_attempts IS NOT NULL
-        AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1) AND (SELECT sum(p.counters ->> 'attempts')
+        AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND (SELECT sum(p.counters ->> 'attempts')
         FROM fanout_part p WHERE p.fanout_id = fanout.id) >= max_attempts";
     PAUSED = "SELECT id, resumed FROM fanout WHERE id IN (SELECT value FROM json_each(?1)) AND paused <> 0
         AND settled_ms IS NULL";
     RESUME = "UPDATE fanout SET paused = 0, resumed = resumed + 1, max_attempts = max_attempts + ?2 WHERE id = ?1
-        AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1)";
+        AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1, 4)";
 
     // Claiming and releasing.
     OPEN_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
@@ -184,7 +188,7 @@ statements! {
         deadline_ms, recipients, interrupted, settled_ms, settled, superseded_by, never_saw, paused, max_attempts
         FROM fanout WHERE id = ?1";
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR
-        CASE WHEN paused <> 0 AND state IN (0, 1) THEN 5 ELSE state END = ?2) ORDER BY id DESC LIMIT ?3";
+        CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = ?2) ORDER BY id DESC LIMIT ?3";
     BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
         OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
         OR EXISTS (SELECT 1 FROM chunk c JOIN fanout f ON f.id = c.fanout_id
