@@ -233,6 +233,14 @@ mod tests {
         fan.paused = true;
         fan.renew(cap(10, 10, 0));
         assert!(fan.paused && fan.spent(), "the same job read again");
+        let mut learns = FanoutJob::clone(&job());
+        learns.origin.cap = cap(10, 0, 0);
+        let mut learns = Fan::new(Arc::new(learns), 0);
+        learns.counters.attempts = 3;
+        learns.renew(cap(10, 10, 0));
+        assert!(learns.spent(), "a fresh claim tells what others made: 7");
+        learns.renew(cap(10, 2, 0));
+        assert!(learns.spent(), "what is stored lags behind");
         fan.renew(cap(13, 10, 1));
         assert!(!fan.paused && !fan.spent());
         fan.counters.attempts = 9;

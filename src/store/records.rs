@@ -16,10 +16,20 @@ pub struct NewFanout {
     pub event: Event,
     /// [`Event::content_hash`].
     pub content_hash: [u8; 32],
+    /// Fields that people are shown: those its type requires.
+    pub shown: Vec<String>,
     /// Its class.
     pub class: Class,
     /// Its deadline, database ms.
     pub deadline_ms: i64,
+}
+
+impl NewFanout {
+    /// [`Event::news_hash`] of what people are shown.
+    #[must_use]
+    pub fn news_hash(&self) -> [u8; 32] {
+        self.event.news_hash(&self.shown)
+    }
 }
 
 /// What became of a post.
@@ -56,6 +66,9 @@ pub enum Accepted {
     },
     /// Refused: what it supersedes belongs to this other match.
     OtherMatch(MatchId),
+    /// Refused: this fan-out, which corrects it, came before it and was sent, to nobody of the audience of what it
+    /// corrects itself.
+    CorrectedBefore(FanoutId),
 }
 
 /// A freeze this instance owns.

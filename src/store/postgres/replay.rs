@@ -61,6 +61,13 @@ struct ParentRow {
     open: bool,
 }
 
+pub(super) const NAMED: &str = "SELECT id FROM fanout WHERE parent = $1 AND kind = 2 AND request_id = $2";
+
+pub(super) async fn named(conn: &mut PgConnection, parent: FanoutId, name: &str) -> Result<Option<FanoutId>, Fault> {
+    let id: Option<i64> = sqlx::query_scalar(NAMED).bind(parent.0).bind(name).fetch_optional(conn).await?;
+    Ok(id.map(FanoutId))
+}
+
 pub(super) async fn replay(conn: &mut PgConnection, boot: BootId, new: &NewReplay) -> Result<ReplayReply, Fault> {
     let mut tx = conn.begin().await?;
     let of_match: Option<String> = sqlx::query_scalar(MATCH).bind(new.parent.0).fetch_optional(&mut *tx).await?;
