@@ -8,6 +8,14 @@ use crate::domain::derived::Source;
 use crate::domain::event::CorrectionMode;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 
+impl NewFanout {
+    /// [`Event::news_hash`] of what people are shown.
+    #[must_use]
+    pub fn news_hash(&self) -> [u8; 32] {
+        self.event.news_hash(&self.shown)
+    }
+}
+
 /// An event id that is known. One with an empty hash was only named by a correction so far, which then is `fanout`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {

@@ -1,8 +1,7 @@
 //! Owns the shapes the [`Store`](super::Store) takes and gives beside those of the domain.
 //! Must never know: SQL.
 
-use super::Kin;
-use super::Withheld;
+use super::{Kin, Withheld};
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::event::Event;
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
@@ -22,14 +21,6 @@ pub struct NewFanout {
     pub class: Class,
     /// Its deadline, database ms.
     pub deadline_ms: i64,
-}
-
-impl NewFanout {
-    /// [`Event::news_hash`] of what people are shown.
-    #[must_use]
-    pub fn news_hash(&self) -> [u8; 32] {
-        self.event.news_hash(&self.shown)
-    }
 }
 
 /// What became of a post.
@@ -66,8 +57,7 @@ pub enum Accepted {
     },
     /// Refused: what it supersedes belongs to this other match.
     OtherMatch(MatchId),
-    /// Refused: this fan-out, which corrects it, came before it and was sent, to nobody of the audience of what it
-    /// corrects itself.
+    /// Refused: this correction of it came before it and was sent, not to the audience of what it corrects itself.
     CorrectedBefore(FanoutId),
 }
 
