@@ -9,7 +9,7 @@ use crate::domain::event::CorrectionMode;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 
 impl NewFanout {
-    /// [`Event::news_hash`] of what people are shown.
+    /// Its [`news_hash`](crate::domain::event::Event::news_hash), of what people are shown.
     #[must_use]
     pub fn news_hash(&self) -> [u8; 32] {
         self.event.news_hash(&self.shown)

@@ -135,7 +135,11 @@ async fn a_flip_flop_collapses_into_its_last_state_and_the_same_goal_can_come_ag
     assert_eq!(again.duplicate_of, None, "the first one is over");
     assert_eq!(service.settled(&again.fanout_id).await.delivered, 40);
     let off = service.settled(&off.fanout_id).await;
-    assert_eq!((off.attempts, off.superseded_by.as_deref()), (0, Some(again.fanout_id.as_str())), "the last state only");
+    assert_eq!(
+        (off.attempts, off.superseded_by.as_deref()),
+        (0, Some(again.fanout_id.as_str())),
+        "the last state only"
+    );
     // After a retraction that was sent it is news again.
     let off = post(&service, &correction("flip-off-again", "flip", "flip-again", "retract")).await;
     assert_eq!(service.settled(&off.fanout_id).await.delivered, 40);

@@ -219,11 +219,12 @@ impl Poster {
 /// `$ID` and `$NOW` stand in the files of the corpus for what differs from run to run.
 fn prepared(body: Vec<u8>, id: &str) -> Vec<u8> {
     let now = OffsetDateTime::now_utc().format(&Rfc3339).unwrap();
-    [("$ID", id), ("$NOW", now.as_str())].iter().fold(body, |body, (mark, value)| {
-        match body.windows(mark.len()).position(|part| part == mark.as_bytes()) {
-            Some(at) => [&body[..at], value.as_bytes(), &body[at + mark.len()..]].concat(),
-            None => body,
+    [("$ID", id), ("$NOW", now.as_str())].iter().fold(body, |mut body, (mark, value)| {
+        // Wherever it stands: an event may name itself.
+        while let Some(at) = body.windows(mark.len()).position(|part| part == mark.as_bytes()) {
+            body.splice(at..at + mark.len(), value.bytes());
         }
+        body
     })
 }
 
