@@ -25,8 +25,10 @@ use crate::wire::{EventAccepted, EventRequest};
 /// often it is posted, and its answer is 200, past the event's usefulness too: so whoever got no answer posts again.
 /// Content is compared by meaning: order of subjects, spelling of numbers and white space do not count.
 ///
-/// The same news under another id (the same match, type, fields and subjects, whatever `occurred_at` and `data` say) while
-/// the first fan-out is neither superseded, cancelled nor past its deadline is that fan-out: 202 with `duplicate_of`.
+/// The same news under another id (the same match, type, minute, required fields and subjects, whatever `occurred_at`,
+/// `data` and other fields say) while the first fan-out is neither superseded, cancelled nor past its deadline is that
+/// fan-out: 202 with `duplicate_of`. If it was superseded, and what superseded it is not sent yet, the news takes the place
+/// of that, as if it superseded it.
 ///
 /// An event that `supersedes` another one stops it at once and is sent after 5 s, so that whoever changes their mind twice
 /// sends only the last state. If the other one was superseded before, it takes the place of what superseded it. If it has
@@ -40,7 +42,8 @@ use crate::wire::{EventAccepted, EventRequest};
             headers(("Location" = String, description = "Where to read the fan-out's state."))),
         (status = 400, description = "`bad_json`, `bad_request`"),
         (status = 408, description = "`body_timeout`"),
-        (status = 409, description = "`event_conflict`: the id was used for other content."),
+        (status = 409, description = "`event_conflict`: the id was used for other content. \
+            `correction_sent`: what corrects it came first and was sent, not to the audience of what it corrects itself."),
         (status = 413, description = "`body_too_large`: over 64 KiB."),
         (status = 415, description = "`unsupported_media_type`"),
         (status = 422, description = "`invalid` names every field at fault, `too_late`: past its usefulness."),
@@ -74,6 +77,13 @@ pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Res
             "/supersedes/event_id",
             format!("is an event of match {theirs}, and this one is of {match_id}; name one of the same match"),
         )),
+        Accepted::CorrectedBefore(by) => Err(Refusal::new(
+            Code::CorrectionSent,
+            format!(
+                "fan-out {by}, which corrects {event_id}, came before it and was sent, to nobody who saw what {event_id} \
+                 corrects; post the event of {by} again under a new id, with the `supersedes` of {event_id}"
+            ),
+        )),
         Accepted::Conflict(fanout) => Err(Refusal::new(
             Code::EventConflict,
             format!("the id {event_id} was used with other content; its fan-out is {fanout}. Choose a new id"),
@@ -87,8 +97,9 @@ fn parse(catalogue: &Catalogue, posted: EventRequest) -> Result<Event, Refusal> 
 
 fn check(api: &Api, catalogue: &Catalogue, event: Event, deadline_ms: i64) -> Result<NewFanout, Refusal> {
     (api.state.fits)(catalogue, &event).map_err(|fault| vec![fault])?;
-    let class = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?.class;
-    Ok(NewFanout { content_hash: event.content_hash(), class, deadline_ms, event })
+    let kind = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?;
+    let (class, shown) = (kind.class, kind.required.clone());
+    Ok(NewFanout { content_hash: event.content_hash(), shown, class, deadline_ms, event })
 }
 
 fn draft(posted: EventRequest) -> EventDraft {

@@ -68,6 +68,10 @@ codes! {
     BodyTimeout = 408 "body_timeout" "The body came too slowly" true,
     /// The event's id was used for another event.
     EventConflict = 409 "event_conflict" "The id was used for another event" false,
+    /// The event was corrected before it came, and the correction was sent to others than those it concerns.
+    CorrectionSent = 409 "correction_sent" "The event's correction was sent before it came" false,
+    /// The fan-out cannot be replayed, whatever its state.
+    NotReplayable = 409 "not_replayable" "The fan-out is of a kind that is not replayed" false,
     /// The fan-out was cancelled before.
     FanoutCancelled = 409 "fanout_cancelled" "The fan-out was cancelled before" false,
     /// The fan-out has ended: there is nothing to cancel.

@@ -15,7 +15,7 @@ use super::fanouts::{absent, fanout_id};
 use super::path::Id;
 use super::problem::{Code, Refusal};
 use super::{Api, shown};
-use crate::domain::batch::FanoutState;
+use crate::domain::batch::{FanoutKind, FanoutState};
 use crate::domain::derived::{PauseReason, Source};
 use crate::domain::event::USEFUL_RANGE_S;
 use crate::domain::ids::{DeviceKey, EventId, FanoutId};
@@ -31,7 +31,8 @@ const ATTEMPTS: RangeInclusive<u64> = 1..=1_000_000_000;
 /// It is for the recipients that ended as `transient`, `protocol`, `expired` or `internal` (and `unconfirmed` when asked),
 /// whose device is live, and whom no earlier replay has reached. Of a fan-out that is `set_aside` what was set aside ends
 /// as `internal` first, and is replayed. One replay of a fan-out at a time. It stops as `paused` when it has made
-/// `max_attempts` requests, failures included, or when FCM throttles the project.
+/// `max_attempts` requests, failures included, or when FCM throttles the project. Several instances may overshoot by what
+/// they make in one second. The same `request_id` is the same replay, whatever has become of the fan-out since.
 #[utoipa::path(post, path = "/v1/fanouts/{id}/replay", operation_id = "replayFanout", tag = "fan-outs",
     params(("id" = String, Path, description = "The fan-out's id.", example = "17")),
     request_body = ReplayRequest,
@@ -43,7 +44,7 @@ const ATTEMPTS: RangeInclusive<u64> = 1..=1_000_000_000;
         (status = 404, description = "`fanout_not_found`"),
         (status = 408, description = "`body_timeout`"),
         (status = 409, description = "`fanout_open`: it has not ended. `fanout_superseded`: a correction has taken its place. \
-            `replay_running`: one has not ended."),
+            `replay_running`: one has not ended. `not_replayable`: a sweep."),
         (status = 413, description = "`body_too_large`"),
         (status = 415, description = "`unsupported_media_type`"),
         (status = 422, description = "`invalid`: of useful_for_s, too, when its deadline is past and none was given."),
@@ -55,6 +56,11 @@ pub(super) async fn run(State(api): State<Arc<Api>>, Id(id): Id, request: Reques
     let parent = api.state.store.fanout(id).await?.ok_or_else(absent)?;
     if let Some(name) = &asked.request_id {
         EventId::parse(name).map_err(|fault| Refusal::field("/request_id", fault.to_string()))?;
+    }
+    if let Some(name) = asked.request_id.clone().filter(|_| !asked.dry_run)
+        && let Some(same) = api.state.store.replay_named(id, name).await?
+    {
+        return again(&api, id, same).await;
     }
     may_be_replayed(&parent)?;
     let source = if asked.include_unconfirmed { Source::FailedOrUnconfirmed } else { Source::Failed };
@@ -72,7 +78,7 @@ pub(super) async fn run(State(api): State<Arc<Api>>, Id(id): Id, request: Reques
             let at = [(LOCATION, body.status_url.clone().unwrap_or_default())];
             Ok((StatusCode::ACCEPTED, at, Json(body)).into_response())
         }
-        ReplayReply::Repeat(fanout) => Ok(Json(told(Some(fanout))?).into_response()),
+        ReplayReply::Repeat(fanout) => again(&api, id, fanout).await,
         ReplayReply::Running(running) => Err(Refusal::new(
             Code::ReplayRunning,
             format!(
@@ -85,8 +91,20 @@ pub(super) async fn run(State(api): State<Arc<Api>>, Id(id): Id, request: Reques
     }
 }
 
+/// The same request, whatever has become of the fan-out since: what its replay is.
+async fn again(api: &Api, parent: FanoutId, replay: FanoutId) -> Result<Response, Refusal> {
+    let view = api.state.store.fanout(replay).await?.ok_or_else(absent)?;
+    let most = view.kin.max_attempts.unwrap_or(0);
+    let told = answer(api, Some(replay), (parent, view.tally.recipients()), (view.deadline_ms, most))?;
+    Ok(Json(told).into_response())
+}
+
 /// Asked before anything is counted; the store asks again, when nobody can come in between.
 fn may_be_replayed(parent: &FanoutView) -> Result<(), Refusal> {
+    if parent.kind == FanoutKind::Sweep {
+        let detail = "it is a sweep, which shows nobody anything; begin a new one (POST /v1/sweeps)".to_owned();
+        return Err(Refusal::new(Code::NotReplayable, detail));
+    }
     match (parent.kin.superseded_by, parent.settled_ms, parent.state) {
         (Some(by), ..) => Err(superseded(by)),
         (None, Some(_), _) | (None, None, FanoutState::SetAside) => Ok(()),
@@ -102,9 +120,11 @@ fn superseded(by: FanoutId) -> Refusal {
 }
 
 fn open(state: FanoutState) -> Refusal {
-    let detail =
-        format!("it is {state}: wait until it has ended (GET /v1/fanouts/{{id}}?wait_ms=60000), or cancel it first");
-    Refusal::new(Code::FanoutOpen, detail)
+    let what = match state {
+        FanoutState::Paused => "resume it (POST /v1/fanouts/{id}/resume)",
+        _ => "wait until it has ended (GET /v1/fanouts/{id}?wait_ms=60000)",
+    };
+    Refusal::new(Code::FanoutOpen, format!("it is {state}: {what}, or cancel it first"))
 }
 
 fn deadline(asked: &ReplayRequest, parent: &FanoutView, now_ms: i64) -> Result<i64, Refusal> {
@@ -204,7 +224,7 @@ fn hand_over(api: &Api, freeze: &FreezeJob, parent: FanoutId) {
         (status = 409, description = "`fanout_not_paused`"),
         (status = 413, description = "`body_too_large`"),
         (status = 415, description = "`unsupported_media_type`"),
-        (status = 422, description = "`invalid`"),
+        (status = 422, description = "`invalid`, `too_late`: its deadline is past; replay it instead."),
     ),
     security(("key" = ["ops"])))]
 pub(super) async fn resume(
@@ -215,6 +235,12 @@ pub(super) async fn resume(
     let asked = json_or_default::<ResumeRequest>(request, MAX_BODY_BYTES).await?;
     let id = fanout_id(&id)?;
     let view = api.state.store.fanout(id).await?.ok_or_else(absent)?;
+    let late_ms = api.state.clock.now_ms() - view.deadline_ms;
+    if view.state == FanoutState::Paused && late_ms >= 0 {
+        let detail =
+            format!("its deadline was {} s ago, and it ends by itself; when it has, replay it", late_ms / 1000);
+        return Err(Refusal::new(Code::TooLate, detail));
+    }
     let left = view.kin.max_attempts.unwrap_or(0).saturating_sub(view.counters.attempts);
     // What was saved by a throttle is still to be spent.
     let enough = view.tally.pending().saturating_mul(2).max(1).saturating_sub(left);

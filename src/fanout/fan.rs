@@ -82,11 +82,16 @@ impl Fan {
         !known
     }
 
-    /// Takes over what a job that was read later says of the cap: it was resumed.
+    /// Takes over what a job that was read later says of the cap: that it was resumed, or what others have spent since.
     pub fn renew(&mut self, cap: Option<Cap>) {
-        if let Some(cap) = cap.filter(|cap| cap.resumed > self.resumed()) {
-            self.elsewhere = cap.spent.saturating_sub(self.counters.attempts);
+        let Some(cap) = cap.filter(|cap| cap.resumed >= self.resumed()) else { return };
+        let elsewhere = cap.spent.saturating_sub(self.counters.attempts);
+        if cap.resumed > self.resumed() {
+            self.elsewhere = elsewhere;
             (self.cap, self.paused) = (Some(cap), false);
+        } else {
+            // What is stored of this instance's own attempts may lag behind: it never lowers what is known.
+            self.elsewhere = self.elsewhere.max(elsewhere);
         }
     }
 
@@ -228,6 +233,14 @@ mod tests {
         fan.paused = true;
         fan.renew(cap(10, 10, 0));
         assert!(fan.paused && fan.spent(), "the same job read again");
+        let mut learns = FanoutJob::clone(&job());
+        learns.origin.cap = cap(10, 0, 0);
+        let mut learns = Fan::new(Arc::new(learns), 0);
+        learns.counters.attempts = 3;
+        learns.renew(cap(10, 10, 0));
+        assert!(learns.spent(), "a fresh claim tells what others made: 7");
+        learns.renew(cap(10, 2, 0));
+        assert!(learns.spent(), "what is stored lags behind");
         fan.renew(cap(13, 10, 1));
         assert!(!fan.paused && !fan.spent());
         fan.counters.attempts = 9;

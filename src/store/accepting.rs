@@ -8,6 +8,14 @@ use crate::domain::derived::Source;
 use crate::domain::event::CorrectionMode;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 
+impl NewFanout {
+    /// Its [`news_hash`](crate::domain::event::Event::news_hash), of what people are shown.
+    #[must_use]
+    pub fn news_hash(&self) -> [u8; 32] {
+        self.event.news_hash(&self.shown)
+    }
+}
+
 /// An event id that is known. One with an empty hash was only named by a correction so far, which then is `fanout`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -40,6 +48,8 @@ pub(crate) struct Tip {
     pub id: FanoutId,
     /// The event its message goes by on the phone.
     pub root: EventId,
+    /// It is held yet: its freeze has fixed nobody.
+    pub unsent: bool,
 }
 
 /// What is known that bears on a post.
@@ -55,6 +65,8 @@ pub(crate) struct Facts {
     pub target_tip: Option<Tip>,
     /// The fan-out that tells the same news and is not over.
     pub same_news: Option<(FanoutId, EventId)>,
+    /// Where the family stands that told the same news before it was corrected.
+    pub corrected_news: Option<(FanoutId, Tip)>,
 }
 
 /// What is to be done.
@@ -93,6 +105,8 @@ pub(crate) struct Write {
     pub joins: Option<FanoutId>,
     /// The same news under another id is the same fan-out from now on.
     pub opens_window: bool,
+    /// It corrects something, so its freeze waits for whoever changes their mind again.
+    pub held: bool,
 }
 
 /// What becomes of `new`.
@@ -109,11 +123,18 @@ pub(crate) fn decide(new: &NewFanout, facts: &Facts) -> Plan {
     if let Some((_, theirs, _)) = target.filter(|t| !t.in_match(&event.match_id)).and_then(|t| t.of.as_ref()) {
         return Plan::Answer(Box::new(Accepted::OtherMatch(theirs.clone())));
     }
-    match &facts.same_news {
-        Some((fanout, of)) if correction.is_none() && facts.own.is_none() => return Plan::Join(*fanout, of.clone()),
-        _ => {}
+    if correction.is_none()
+        && facts.own.is_none()
+        && let Some(plan) = the_same_news(facts)
+    {
+        return plan;
     }
     let (theirs, ours) = (target.and_then(Known::family), before.and_then(Known::family));
+    if let Some(sent) =
+        before.and(facts.own_tip.as_ref()).filter(|tip| !tip.unsent && theirs.is_some() && theirs != ours)
+    {
+        return Plan::Answer(Box::new(Accepted::CorrectedBefore(sent.id)));
+    }
     let tip = target.and(facts.target_tip.as_ref());
     let root = correction.map(|c| tip.map_or_else(|| c.event_id.clone(), |tip| tip.root.clone()));
     let (kind, source) = match correction.map(|c| c.mode) {
@@ -134,7 +155,31 @@ pub(crate) fn decide(new: &NewFanout, facts: &Facts) -> Plan {
         stops: theirs.filter(|_| theirs != ours),
         joins: ours.filter(|_| theirs.is_some() && theirs != ours),
         opens_window: superseded_by.is_none() && source != Source::Reached,
+        held: correction.is_some(),
     })
+}
+
+/// News that somebody else told is known. News that was corrected, and whose correction nobody was sent yet, is the last
+/// word again: it takes the place of the correction, so that it is all that is sent.
+fn the_same_news(facts: &Facts) -> Option<Plan> {
+    if let Some((fanout, of)) = &facts.same_news {
+        return Some(Plan::Join(*fanout, of.clone()));
+    }
+    let (family, tip) = facts.corrected_news.as_ref().filter(|(_, tip)| tip.unsent)?;
+    Some(Plan::Write(Write {
+        kind: FanoutKind::Correction,
+        source: Source::Audience,
+        parent: Some(tip.id),
+        family: Some(*family),
+        root: Some(tip.root.clone()),
+        superseded_by: None,
+        takes_its_place: false,
+        names: None,
+        stops: Some(*family),
+        joins: None,
+        opens_window: true,
+        held: true,
+    }))
 }
 
 fn again(new: &NewFanout, own: &Known) -> Accepted {
@@ -161,7 +206,7 @@ mod tests {
     fn post(supersedes: Option<CorrectionMode>) -> NewFanout {
         let mut event = goal();
         event.supersedes = supersedes.map(|mode| Supersedes { event_id: id("evt-0"), mode });
-        NewFanout { event, content_hash: [1; 32], class: Class::Urgent, deadline_ms: 9 }
+        NewFanout { event, content_hash: [1; 32], shown: Vec::new(), class: Class::Urgent, deadline_ms: 9 }
     }
 
     fn known(hash: &[u8], fanout: i64, family: i64) -> Option<Known> {
@@ -170,7 +215,7 @@ mod tests {
     }
 
     fn tip(fanout: i64) -> Option<Tip> {
-        Some(Tip { id: FanoutId(fanout), root: id("evt-first") })
+        Some(Tip { id: FanoutId(fanout), root: id("evt-first"), unsent: true })
     }
 
     fn written(new: &NewFanout, facts: &Facts) -> Write {
@@ -245,6 +290,39 @@ mod tests {
             (write.family, write.joins, write.parent),
             (Some(FanoutId(2)), Some(FanoutId(7)), Some(FanoutId(3)))
         );
+    }
+
+    #[test]
+    fn a_correction_whose_own_was_sent_to_another_audience_is_refused_and_nothing_of_it_is_kept() {
+        let sent = tip(9).map(|tip| Tip { unsent: false, ..tip });
+        let facts = Facts {
+            own: known(&[], 7, 7),
+            own_tip: sent.clone(),
+            target: known(&[3; 32], 2, 2),
+            target_tip: tip(3),
+            ..Facts::default()
+        };
+        let post_it = post(Some(CorrectionMode::Replace));
+        assert_eq!(decide(&post_it, &facts), Plan::Answer(Box::new(Accepted::CorrectedBefore(FanoutId(9)))));
+        let alone = Facts { target: None, target_tip: None, ..facts.clone() };
+        assert_eq!(written(&post_it, &alone).superseded_by, Some(FanoutId(9)), "nobody has seen what it corrects");
+        let original = Facts { own: known(&[], 7, 7), own_tip: sent, ..Facts::default() };
+        assert_eq!(written(&post(None), &original).superseded_by, Some(FanoutId(9)));
+    }
+
+    #[test]
+    fn news_that_was_corrected_takes_the_place_of_a_correction_nobody_was_sent() {
+        let facts = Facts { corrected_news: tip(6).map(|tip| (FanoutId(4), tip)), ..Facts::default() };
+        let write = written(&post(None), &facts);
+        assert_eq!((write.kind, write.source), (FanoutKind::Correction, Source::Audience));
+        assert_eq!(
+            (write.parent, write.family, write.stops),
+            (Some(FanoutId(6)), Some(FanoutId(4)), Some(FanoutId(4)))
+        );
+        assert_eq!((write.root, write.held, write.opens_window), (Some(id("evt-first")), true, true));
+        let sent = Facts { corrected_news: tip(6).map(|tip| (FanoutId(4), Tip { unsent: false, ..tip })), ..facts };
+        let write = written(&post(None), &sent);
+        assert_eq!((write.kind, write.stops, write.held), (FanoutKind::Original, None, false));
     }
 
     #[test]

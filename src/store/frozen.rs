@@ -1,7 +1,7 @@
 //! Owns who of a frozen chunk counts for a fan-out derived from it: decided here once, for both databases.
 //! Must never know: SQL, or what becomes of those who count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::ChunkState;
 use crate::domain::bitmap::Bitmap;
@@ -50,6 +50,20 @@ impl Frozen {
         self.keys.iter().enumerate().filter(move |(i, key)| **key > after && taken(*i)).map(|(_, key)| *key)
     }
 
+    /// What this chunk of a later replay says of the recipient at a position.
+    fn since(&self, i: usize, source: Source) -> Again {
+        let unknown = self.unclean || self.state == ChunkState::Owned;
+        match self.outcome(i) {
+            Some(Outcome::Delivered) => Again::Reached,
+            Some(outcome) if source.takes(outcome) => Again::Open,
+            Some(Outcome::Unconfirmed) => Again::Unsure,
+            // It ended as something else, after an attempt that may have reached it.
+            Some(_) if self.maybe.get(i) && !source.takes(Outcome::Unconfirmed) => Again::Unsure,
+            None if self.maybe.get(i) || unknown => Again::Unsure,
+            _ => Again::Open,
+        }
+    }
+
     fn outcome(&self, i: usize) -> Option<Outcome> {
         match (self.ok.get(i), self.done.get(i), self.state) {
             (true, ..) => Some(Outcome::Delivered),
@@ -59,6 +73,42 @@ impl Frozen {
             (_, _, ChunkState::SetAside) => Some(Outcome::Internal),
             _ => None,
         }
+    }
+}
+
+enum Again {
+    /// Nobody sends it again.
+    Reached,
+    /// It may have it, and is not to be sent it twice.
+    Unsure,
+    /// It still lacks it.
+    Open,
+}
+
+/// What the replays since then say of recipients, heard in the order in which they were made: a delivery stands, of
+/// everything else the last word counts.
+#[derive(Debug, Default)]
+pub(crate) struct Since {
+    reached: HashSet<DeviceKey>,
+    unsure: HashSet<DeviceKey>,
+}
+
+impl Since {
+    /// Hears what a chunk of the next replay says of those after `after`, when `source` asks.
+    pub fn hear(&mut self, chunk: &Frozen, after: DeviceKey, source: Source) {
+        for (i, key) in chunk.keys.iter().enumerate().filter(|(_, key)| **key > after) {
+            match chunk.since(i, source) {
+                Again::Reached => self.reached.insert(*key),
+                Again::Unsure => self.unsure.insert(*key),
+                Again::Open => self.unsure.remove(key),
+            };
+        }
+    }
+
+    /// Whether somebody is no recipient of the next replay.
+    #[must_use]
+    pub fn keeps_out(&self, key: DeviceKey) -> bool {
+        self.reached.contains(&key) || self.unsure.contains(&key)
     }
 }
 
@@ -117,5 +167,27 @@ mod tests {
         assert_eq!(failed(&cancelled, Source::Failed), [11], "what was cancelled is not tried again");
         let late = Frozen { ok: bits(&[0, 1]), ..chunk(ChunkState::Closed) };
         assert_eq!(failed(&late, Source::Failed), [13, 14, 15], "a delivery that was written later wins");
+    }
+
+    fn kept_out(replays: &[&Frozen], source: Source) -> Vec<i64> {
+        let mut since = Since::default();
+        replays.iter().for_each(|chunk| since.hear(chunk, DeviceKey(0), source));
+        (10..16).filter(|key| since.keeps_out(DeviceKey(*key))).collect()
+    }
+
+    #[test]
+    fn the_last_replay_says_who_still_lacks_it_and_a_delivery_stands() {
+        // As an attempt that was answered with 500 leaves it: transient, and maybe.
+        let failed = Frozen { maybe: bits(&[1, 2, 3]), ..chunk(ChunkState::Closed) };
+        assert_eq!(kept_out(&[&failed], Source::Failed), [10, 12]);
+        assert_eq!(kept_out(&[&failed], Source::FailedOrUnconfirmed), [10]);
+        let cancelled = Frozen { rest: Some(Outcome::Cancelled), ..failed.clone() };
+        assert_eq!(kept_out(&[&cancelled], Source::Failed), [10, 12, 13], "stopped after it may have got it");
+        assert_eq!(kept_out(&[&cancelled], Source::FailedOrUnconfirmed), [10]);
+        assert_eq!(kept_out(&[&chunk(ChunkState::Owned)], Source::Failed), [10, 12, 13, 14, 15], "in hand");
+        let failures = BTreeMap::from([(0, Outcome::Transient), (2, Outcome::Transient)]);
+        let later = Frozen { ok: bits(&[]), done: bits(&[0, 2]), failures, ..failed.clone() };
+        assert_eq!(kept_out(&[&failed, &later], Source::Failed), [10]);
+        assert_eq!(kept_out(&[&later, &failed], Source::Failed), [10, 12]);
     }
 }

@@ -151,7 +151,11 @@ pub trait Store: Send + Sync + 'static {
         parts: Vec<(FanoutId, PartCounters)>,
     ) -> Result<Vec<(FanoutId, i32)>, StoreError>;
 
-    /// Makes a replay of a fan-out that is settled or set aside, the freeze leased to `boot`. One at a time for each parent.
+    /// The replay of a fan-out that was asked for under this name before.
+    async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError>;
+
+    /// Makes a replay of a fan-out that is settled or set aside, the freeze leased to `boot`. One at a
+    /// time of one message, whichever fan-out of it is replayed.
     async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError>;
 
     /// Pauses capped fan-outs that are under way: their chunks are claimed no more, until they are resumed or past their

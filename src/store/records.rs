@@ -1,10 +1,7 @@
 //! Owns the shapes the [`Store`](super::Store) takes and gives beside those of the domain.
 //! Must never know: SQL.
 
-use super::Kin;
-use super::Withheld;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
-use crate::domain::event::Event;
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
 use crate::domain::recipient::{Device, DeviceState, Follows, KindMask};
 use crate::domain::tally::{PartCounters, Tally};
@@ -13,9 +10,11 @@ use crate::domain::tally::{PartCounters, Tally};
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewFanout {
     /// The event.
-    pub event: Event,
-    /// [`Event::content_hash`].
+    pub event: crate::domain::event::Event,
+    /// Its [`content_hash`](crate::domain::event::Event::content_hash).
     pub content_hash: [u8; 32],
+    /// Fields that people are shown: those its type requires.
+    pub shown: Vec<String>,
     /// Its class.
     pub class: Class,
     /// Its deadline, database ms.
@@ -56,6 +55,8 @@ pub enum Accepted {
     },
     /// Refused: what it supersedes belongs to this other match.
     OtherMatch(MatchId),
+    /// Refused: this correction of it came before it and was sent, not to the audience of what it corrects itself.
+    CorrectedBefore(FanoutId),
 }
 
 /// A freeze this instance owns.
@@ -154,7 +155,7 @@ pub struct Settled {
     /// Devices tombstoned and suspended by this settle.
     pub judged: u64,
     /// Platforms with verdicts against devices that were not carried out.
-    pub withheld: Vec<Withheld>,
+    pub withheld: Vec<super::Withheld>,
 }
 
 /// What became of an attempt to settle.
@@ -213,7 +214,7 @@ pub struct FanoutView {
     /// Times an instance lost this fan-out's chunks uncleanly: above 0 the ledger is a lower bound.
     pub interrupted: u32,
     /// How it stands to others.
-    pub kin: Kin,
+    pub kin: super::Kin,
 }
 
 /// Which fan-outs to list.

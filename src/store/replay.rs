@@ -24,7 +24,7 @@ impl Kin {
     #[must_use]
     pub const fn shown(&self, state: FanoutState) -> FanoutState {
         match (state, self.paused) {
-            (FanoutState::Freezing | FanoutState::Sending, Some(_)) => FanoutState::Paused,
+            (FanoutState::Freezing | FanoutState::Sending | FanoutState::SetAside, Some(_)) => FanoutState::Paused,
             _ => state,
         }
     }

@@ -30,7 +30,7 @@ pub struct Fanout {
     pub event_type: String,
     /// The match.
     pub match_id: String,
-    /// `original`, `correction`, `replay`.
+    /// `original`, `correction`, `replay`, `sweep`.
     pub kind: String,
     /// `freezing`, `sending`, `done`, `cancelled`, `set_aside`, `paused`.
     pub state: String,

@@ -205,7 +205,7 @@ fn ago(seconds: i64) -> String {
 pub(crate) fn goal(id: &str) -> Value {
     json!({
         "id": id, "type": "goal", "match_id": "4711", "occurred_at": ago(1), "subjects": ["match:4711", "team:ars"],
-        "fields": {"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka", "feed": id},
+        "fields": {"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": format!("Saka {id}")},
         "data": {"deeplink": "app://match/4711"},
     })
 }

@@ -128,13 +128,24 @@ async fn a_flip_flop_collapses_into_its_last_state_and_the_same_goal_can_come_ag
     for (token, entries) in &got {
         assert_eq!(entries[0].collapse_key, first_keys[token][0].collapse_key, "it replaces the goal on the phone");
     }
-    // It is disallowed after all, and then the same goal is posted again under an id of its own.
+    // It is disallowed after all, and before anybody was told, the same goal is posted again under an id of its own.
     let off = post(&service, &correction("flip-off", "flip", "flip-d", "retract")).await;
-    let again = EventRequest { id: "flip-again".into(), ..first };
+    let again = EventRequest { id: "flip-again".into(), ..first.clone() };
     let again = post(&service, &again).await;
     assert_eq!(again.duplicate_of, None, "the first one is over");
     assert_eq!(service.settled(&again.fanout_id).await.delivered, 40);
+    let off = service.settled(&off.fanout_id).await;
+    assert_eq!(
+        (off.attempts, off.superseded_by.as_deref()),
+        (0, Some(again.fanout_id.as_str())),
+        "the last state only"
+    );
+    // After a retraction that was sent it is news again.
+    let off = post(&service, &correction("flip-off-again", "flip", "flip-again", "retract")).await;
     assert_eq!(service.settled(&off.fanout_id).await.delivered, 40);
+    let third = post(&service, &EventRequest { id: "flip-third".into(), ..first }).await;
+    assert_eq!(third.duplicate_of, None, "the first one is over");
+    assert_eq!(service.settled(&third.fanout_id).await.delivered, 40);
     service.stop().await.unwrap();
 }
 

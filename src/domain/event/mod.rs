@@ -181,11 +181,14 @@ impl Event {
         Sha256::digest(meaning.to_string()).into()
     }
 
-    /// SHA-256 of what people would read and who would read it: the match, the type, the fields (the minute is one) and
-    /// the subjects. Two feeds that report the same corner differ in id, time and `data`, and mean the same.
+    /// SHA-256 of what people would read and who would read it: the match, the type, the minute, the fields that are
+    /// `shown` (those its type requires) and the subjects. Two feeds that report the same corner differ in id, time,
+    /// `data` and in fields nobody reads, and mean the same.
     #[must_use]
-    pub fn news_hash(&self) -> [u8; 32] {
+    pub fn news_hash(&self, shown: &[String]) -> [u8; 32] {
         let Self { kind, match_id, subjects, fields, .. } = self;
+        let read = |name: &String| name == "minute" || shown.contains(name);
+        let fields: BTreeMap<&String, &String> = fields.iter().filter(|(name, _)| read(name)).collect();
         Sha256::digest(serde_json::json!([kind, match_id, subjects, fields]).to_string()).into()
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanou
         .bind(event.occurred_ms)
         .bind(new.deadline_ms)
         .bind(boot.0)
-        .bind(&event.news_hash()[..])
+        .bind(&new.news_hash()[..])
         .fetch_optional(&mut *conn)
         .await?;
     match inserted {

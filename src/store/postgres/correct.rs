@@ -1,5 +1,5 @@
 //! Owns the posts that one statement cannot decide: repeats, the same news again, corrections, and events whose correction
-//! came first. One transaction each, one at a time in the whole fleet: they are rare.
+//! came first. One transaction each, one at a time of a match: they are rare.
 //! Must never know: what is to be done (`store::accepting` decides it).
 
 use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
@@ -13,19 +13,28 @@ use crate::store::accepting::{Facts, Known, Plan, Tip, Write, decide};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
 /// What is read under it changes only by a plain post, whose one row the unique key of `event` decides about.
-pub(super) const ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fanfare corrections', 0))";
+/// Families never leave their match.
+pub(super) const ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended('fanfare corrections ' || $1, 0))";
+
+/// Whoever holds that lock waits no longer for a row, of a fan-out that is being settled say; the caller asks again.
+pub(super) const BRIEFLY: &str = "SELECT set_config('lock_timeout', '1500ms', true)";
 
 pub(super) const KNOWN: &str = "
 SELECT e.content_hash, e.fanout_id, f.event_id, f.match_id, coalesce(f.family, f.id) AS family
 FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = $1";
 
+/// Locked, so that its freeze does not begin between this and what follows from it.
 pub(super) const TIP: &str = "
-SELECT id, coalesce(root_event, event_id) FROM fanout
-WHERE (id = $1 OR family = $1) AND kind <> 2 AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
+SELECT id, coalesce(root_event, event_id), state = 0 AND freeze_chunks = 0 FROM fanout
+WHERE (id = $1 OR family = $1) AND kind <> 2 AND superseded_by IS NULL ORDER BY id DESC LIMIT 1 FOR UPDATE";
 
 pub(super) const SAME_NEWS: &str = "
 SELECT f.id, f.event_id FROM repeat_window w JOIN fanout f ON f.id = w.fanout_id
 WHERE w.meaning = $1 AND f.state <> 3 AND f.superseded_by IS NULL AND f.deadline_ms > fanfare_now_ms()";
+
+pub(super) const CORRECTED_NEWS: &str = "
+SELECT coalesce(f.family, f.id) FROM repeat_window w JOIN fanout f ON f.id = w.fanout_id
+WHERE w.meaning = $1 AND f.superseded_by IS NOT NULL AND w.until_ms > fanfare_now_ms()";
 
 pub(super) const NEXT: &str = "SELECT nextval('fanout_id_seq'), fanfare_now_ms()";
 
@@ -48,7 +57,10 @@ UPDATE fanout SET superseded_by = $2, state = CASE WHEN settled_ms IS NULL THEN 
 WHERE (id = $1 OR family = $1) AND superseded_by IS NULL
 RETURNING id, settled_ms IS NULL";
 
-pub(super) const JOIN: &str = "UPDATE fanout SET family = $2 WHERE id = $1 OR family = $1";
+/// What of it is held yet goes by another name from now on, and reaches more people: the epoch takes its freeze from
+/// whoever has read it before, to be read anew.
+pub(super) const JOIN: &str = "
+UPDATE fanout SET family = $2, root_event = $3, freeze_epoch = freeze_epoch + 1 WHERE id = $1 OR family = $1";
 
 pub(super) const ADD_FANOUT: &str = "
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, parent, class, state, occurred_ms, accepted_ms,
@@ -62,7 +74,7 @@ const TRIES: u32 = 5;
 pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanout) -> Result<Accepted, Fault> {
     for _ in 0..TRIES {
         let mut tx = conn.begin().await?;
-        sqlx::query(ALONE).execute(&mut *tx).await?;
+        alone(&mut tx, new.event.match_id.as_str()).await?;
         let done = match decide(new, &facts(&mut tx, new).await?) {
             Plan::Answer(accepted) => Some(*accepted),
             Plan::Join(fanout, of) => join(&mut tx, new, fanout, of).await?,
@@ -74,6 +86,13 @@ pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanou
         }
     }
     Err(StoreError::Unavailable("accept: the same ids are posted again and again".to_owned()).into())
+}
+
+/// Waits until nobody else decides about the same match.
+pub(super) async fn alone(tx: &mut Transaction<'_, Postgres>, of_match: &str) -> Result<(), Fault> {
+    sqlx::query(ALONE).bind(of_match).execute(&mut **tx).await?;
+    sqlx::query(BRIEFLY).execute(&mut **tx).await?;
+    Ok(())
 }
 
 #[derive(Debug, FromRow)]
@@ -92,9 +111,18 @@ async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Fa
         None => None,
     };
     let news: Option<(i64, String)> =
-        sqlx::query_as(SAME_NEWS).bind(&new.event.news_hash()[..]).fetch_optional(&mut **tx).await?;
+        sqlx::query_as(SAME_NEWS).bind(&new.news_hash()[..]).fetch_optional(&mut **tx).await?;
     let same_news = news.map(|(id, event)| Ok::<_, Fault>((FanoutId(id), EventId::parse(&event)?))).transpose()?;
-    Ok(Facts { own_tip: tip(tx, &own).await?, target_tip: tip(tx, &target).await?, own, target, same_news })
+    let (own_tip, target_tip) = (tip(tx, family(&own)).await?, tip(tx, family(&target)).await?);
+    let corrected: Option<i64> =
+        sqlx::query_scalar(CORRECTED_NEWS).bind(&new.news_hash()[..]).fetch_optional(&mut **tx).await?;
+    let corrected = corrected.map(FanoutId);
+    let corrected_news = corrected.zip(tip(tx, corrected).await?);
+    Ok(Facts { own, target, own_tip, target_tip, same_news, corrected_news })
+}
+
+fn family(of: &Option<Known>) -> Option<FanoutId> {
+    of.as_ref().and_then(|known| known.of.as_ref()).map(|(.., family)| *family)
 }
 
 async fn known(tx: &mut Transaction<'_, Postgres>, id: &EventId) -> Result<Option<Known>, Fault> {
@@ -109,10 +137,10 @@ async fn known(tx: &mut Transaction<'_, Postgres>, id: &EventId) -> Result<Optio
     Ok(Some(Known { hash: row.content_hash, fanout: FanoutId(row.fanout_id), of }))
 }
 
-async fn tip(tx: &mut Transaction<'_, Postgres>, of: &Option<Known>) -> Result<Option<Tip>, Fault> {
-    let Some((.., family)) = of.as_ref().and_then(|known| known.of.as_ref()) else { return Ok(None) };
-    let row: Option<(i64, String)> = sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
-    row.map(|(id, root)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)? })).transpose()
+async fn tip(tx: &mut Transaction<'_, Postgres>, family: Option<FanoutId>) -> Result<Option<Tip>, Fault> {
+    let Some(family) = family else { return Ok(None) };
+    let row: Option<(i64, String, bool)> = sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
+    row.map(|(id, root, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, unsent })).transpose()
 }
 
 /// `None`: somebody else posted the id meanwhile.
@@ -146,7 +174,7 @@ async fn write(
     let (id, accepted_ms): (i64, i64) = sqlx::query_as(NEXT).fetch_one(&mut **tx).await?;
     let id = FanoutId(id);
     if write.opens_window {
-        let window = sqlx::query(OPEN_WINDOW).bind(&new.event.news_hash()[..]).bind(id.0).bind(new.deadline_ms);
+        let window = sqlx::query(OPEN_WINDOW).bind(&new.news_hash()[..]).bind(id.0).bind(new.deadline_ms);
         window.execute(&mut **tx).await?;
     }
     if !keep_event(tx, new, &write, (id, accepted_ms)).await? {
@@ -154,15 +182,16 @@ async fn write(
     }
     let stopped = stop(tx, &write, id).await?;
     if let (Some(joins), Some(family)) = (write.joins, write.family) {
-        sqlx::query(JOIN).bind(joins.0).bind(family.0).execute(&mut **tx).await?;
+        let root = write.root.as_ref().map(EventId::as_str);
+        sqlx::query(JOIN).bind(joins.0).bind(family.0).bind(root).execute(&mut **tx).await?;
     }
-    let hold_ms = if new.event.supersedes.is_some() { hold_ms(accepted_ms, new.deadline_ms) } else { 0 };
+    let hold_ms = if write.held { hold_ms(accepted_ms, new.deadline_ms) } else { 0 };
     add_fanout(tx, boot, new, &write, (id, accepted_ms, accepted_ms + hold_ms)).await?;
-    let by = write.superseded_by;
+    let (by, held) = (write.superseded_by, write.held);
     let freeze = freeze(new, write, (id, accepted_ms, hold_ms));
     Ok(Some(match by {
         Some(by) => Accepted::Superseded { fanout: id, by, stopped },
-        None if new.event.supersedes.is_some() => Accepted::Correction { freeze, stopped },
+        None if held => Accepted::Correction { freeze, stopped },
         None => Accepted::New(freeze),
     }))
 }

@@ -12,7 +12,7 @@ use crate::domain::bitmap::Bitmap;
 use crate::domain::derived::Source;
 use crate::domain::ids::{DeviceKey, FanoutId};
 use crate::domain::outcome::Outcome;
-use crate::store::frozen::{CHUNKS_AT_ONCE, Frozen};
+use crate::store::frozen::{CHUNKS_AT_ONCE, Frozen, Since};
 use crate::store::{ChunkState, FrozenPage};
 
 pub(super) const FREEZE_CHUNKS: &str = "SELECT freeze_chunks FROM fanout WHERE id = $1";
@@ -33,7 +33,11 @@ pub(super) const FAILURES: &str =
 
 pub(super) const LIVE: &str = "SELECT device_key FROM device WHERE device_key = ANY ($1) AND state = 0";
 
-pub(super) const REPLAYS: &str = "SELECT id FROM fanout WHERE parent = $1 AND kind = 2 ORDER BY id";
+/// Replays of the same message since, of whichever fan-out of the family: what an earlier one knew, its own recipients
+/// were chosen by.
+pub(super) const REPLAYS: &str = "
+SELECT r.id FROM fanout p JOIN fanout r ON r.family = coalesce(p.family, p.id)
+WHERE p.id = $1 AND r.event_id = p.event_id AND r.kind = 2 AND r.id > p.id ORDER BY r.id";
 
 #[derive(Debug, FromRow)]
 struct ChunkRow {
@@ -93,29 +97,33 @@ pub(super) async fn failed(conn: &mut PgConnection, page: FrozenPage, source: So
     {
         failures(conn, page.of, &mut chunks).await?;
         let mut keys: Vec<DeviceKey> = chunks.iter().flat_map(|chunk| chunk.failed(page.after, source)).collect();
-        for replay in &replays {
-            let replay = FanoutId(*replay);
-            except_reached(conn, replay, &mut keys).await?;
-        }
+        except_reached(conn, &replays, source, &mut keys).await?;
         found.extend(live(conn, keys).await?);
     }
     Ok(found)
 }
 
-/// Takes out whom a replay has reached since, or may have.
-async fn except_reached(conn: &mut PgConnection, replay: FanoutId, keys: &mut Vec<DeviceKey>) -> Result<(), Fault> {
+/// Takes out who does not lack it any more, as far as replays since then know.
+async fn except_reached(
+    conn: &mut PgConnection,
+    replays: &[i64],
+    source: Source,
+    keys: &mut Vec<DeviceKey>,
+) -> Result<(), Fault> {
     let (Some(first), Some(last)) = (keys.first().copied(), keys.last().copied()) else { return Ok(()) };
-    let page = FrozenPage { of: replay, after: DeviceKey(first.0 - 1), limit: 0 };
-    let mut pages = Pages::from(conn, page).await?;
-    let mut reached = HashSet::new();
-    while let Some(chunks) = pages.next(conn).await? {
-        let past = chunks.last().is_some_and(|chunk| chunk.keys.last().is_some_and(|key| *key >= last));
-        reached.extend(chunks.iter().flat_map(|chunk| chunk.reached(page.after)).filter(|(_, r)| *r).map(|(k, _)| k));
-        if past {
-            break;
+    let mut since = Since::default();
+    for replay in replays {
+        let page = FrozenPage { of: FanoutId(*replay), after: DeviceKey(first.0 - 1), limit: 0 };
+        let mut pages = Pages::from(conn, page).await?;
+        while let Some(mut chunks) = pages.next(conn).await? {
+            failures(conn, page.of, &mut chunks).await?;
+            chunks.iter().for_each(|chunk| since.hear(chunk, page.after, source));
+            if chunks.last().is_some_and(|chunk| chunk.keys.last().is_some_and(|key| *key >= last)) {
+                break;
+            }
         }
     }
-    keys.retain(|key| !reached.contains(key));
+    keys.retain(|key| !since.keeps_out(*key));
     Ok(())
 }
 

@@ -25,7 +25,6 @@ mod settle;
 mod statements;
 mod sweep;
 
-use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -80,13 +79,6 @@ impl PostgresStore {
         self.main.limit = limit;
         self.facts.limit = limit;
         self
-    }
-}
-
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.options.get_host();
-        f.debug_struct("PostgresStore").field("host", &host).field("database", &self.options.get_database()).finish()
     }
 }
 
@@ -191,6 +183,10 @@ impl Store for PostgresStore {
         parts: Vec<(FanoutId, PartCounters)>,
     ) -> Result<Vec<(FanoutId, i32)>, StoreError> {
         on!(self.facts, "put_parts", |conn| flush::put_parts(conn, boot, &parts))
+    }
+
+    async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError> {
+        on!(self.main, "replay_named", |conn| replay::named(conn, parent, &request_id))
     }
 
     async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {

@@ -60,3 +60,11 @@ fn sized(max_connections: u32) -> PgPoolOptions {
         },
     )
 }
+
+/// Where it is connected to, without the password.
+impl std::fmt::Debug for super::PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let host = self.options.get_host();
+        f.debug_struct("PostgresStore").field("host", &host).field("database", &self.options.get_database()).finish()
+    }
+}

@@ -34,7 +34,7 @@ pub(super) const VIEW: &str = view!("WHERE id = $1");
 pub(super) const LOCKED: &str = view!("WHERE id = $1 FOR UPDATE");
 
 pub(super) const LIST: &str = view!(
-    "WHERE ($1::smallint IS NULL OR CASE WHEN paused <> 0 AND state IN (0, 1) THEN 5 ELSE state END = $1) AND ($2::bigint IS NULL OR id < $2)
+    "WHERE ($1::smallint IS NULL OR CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = $1) AND ($2::bigint IS NULL OR id < $2)
      ORDER BY id DESC LIMIT $3"
 );
 

@@ -3,7 +3,7 @@
 
 use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
-use super::correct::{ALONE, NEXT};
+use super::correct::{NEXT, alone};
 use super::fault::Fault;
 use super::{cancel, reads};
 use crate::domain::batch::FanoutState;
@@ -11,10 +11,13 @@ use crate::domain::derived::PauseReason;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
 use crate::store::{FreezeJob, NewReplay, ReplayReply, ResumeReply, StoreError};
 
+pub(super) const MATCH: &str = "SELECT match_id FROM fanout WHERE id = $1";
+
 pub(super) const PARENT: &str = "
 SELECT state, settled_ms IS NOT NULL AS settled, superseded_by,
        (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.request_id = $2) AS same,
-       (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.settled_ms IS NULL) AS running,
+       (SELECT max(r.id) FROM fanout r WHERE r.family = coalesce(f.family, f.id) AND r.event_id = f.event_id
+        AND r.kind = 2 AND r.settled_ms IS NULL AND r.id <> f.id) AS running,
        EXISTS (SELECT 1 FROM chunk k WHERE k.fanout_id = f.id AND k.state IN (0, 1)) AS open
 FROM fanout f WHERE f.id = $1 FOR UPDATE OF f";
 
@@ -33,11 +36,11 @@ FROM fanout p WHERE p.id = $1";
 /// Both only of what is under way and has a cap. A budget is spent when the attempts of all instances say so.
 pub(super) const PAUSE: &str = "
 UPDATE fanout SET paused = $2
-WHERE id = $1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1) AND max_attempts IS NOT NULL";
+WHERE id = $1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND max_attempts IS NOT NULL";
 
 pub(super) const SPENT: &str = "
 UPDATE fanout f SET paused = 1
-WHERE f.id = ANY ($1) AND f.paused = 0 AND f.settled_ms IS NULL AND f.state IN (0, 1)
+WHERE f.id = ANY ($1) AND f.paused = 0 AND f.settled_ms IS NULL AND f.state IN (0, 1, 4)
   AND (SELECT sum((p.counters::json ->> 'attempts')::bigint) FROM fanout_part p WHERE p.fanout_id = f.id)
       >= f.max_attempts";
 
@@ -46,7 +49,7 @@ pub(super) const PAUSED: &str =
 
 pub(super) const RESUME: &str = "
 UPDATE fanout SET paused = 0, resumed = resumed + 1, max_attempts = max_attempts + $2
-WHERE id = $1 AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1)";
+WHERE id = $1 AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1, 4)";
 
 #[derive(Debug, FromRow)]
 struct ParentRow {
@@ -58,9 +61,18 @@ struct ParentRow {
     open: bool,
 }
 
+pub(super) const NAMED: &str = "SELECT id FROM fanout WHERE parent = $1 AND kind = 2 AND request_id = $2";
+
+pub(super) async fn named(conn: &mut PgConnection, parent: FanoutId, name: &str) -> Result<Option<FanoutId>, Fault> {
+    let id: Option<i64> = sqlx::query_scalar(NAMED).bind(parent.0).bind(name).fetch_optional(conn).await?;
+    Ok(id.map(FanoutId))
+}
+
 pub(super) async fn replay(conn: &mut PgConnection, boot: BootId, new: &NewReplay) -> Result<ReplayReply, Fault> {
     let mut tx = conn.begin().await?;
-    sqlx::query(ALONE).execute(&mut *tx).await?;
+    let of_match: Option<String> = sqlx::query_scalar(MATCH).bind(new.parent.0).fetch_optional(&mut *tx).await?;
+    let Some(of_match) = of_match else { return Ok(ReplayReply::Unknown) };
+    alone(&mut tx, &of_match).await?;
     let row: Option<ParentRow> =
         sqlx::query_as(PARENT).bind(new.parent.0).bind(&new.request_id).fetch_optional(&mut *tx).await?;
     let Some(row) = row else { return Ok(ReplayReply::Unknown) };

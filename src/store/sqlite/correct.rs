@@ -40,19 +40,22 @@ async fn facts(conn: &mut SqliteConnection, new: &NewFanout) -> Answer<Facts> {
         Some(correction) => known(conn, &correction.event_id).await?,
         None => None,
     };
-    let news: Option<(i64, String)> = query_as(sql::SAME_NEWS)
-        .bind(new.event.news_hash().as_slice())
+    let news: Option<(i64, String)> =
+        query_as(sql::SAME_NEWS).bind(new.news_hash().as_slice()).bind(now_ms()).fetch_optional(&mut *conn).await?;
+    let same_news = news.map(|(id, event)| Ok::<_, Fault>((FanoutId(id), EventId::parse(&event)?))).transpose()?;
+    let (own_tip, target_tip) = (tip(conn, family(&own)).await?, tip(conn, family(&target)).await?);
+    let corrected: Option<i64> = query_scalar(sql::CORRECTED_NEWS)
+        .bind(new.news_hash().as_slice())
         .bind(now_ms())
         .fetch_optional(&mut *conn)
         .await?;
-    let same_news = news.map(|(id, event)| Ok::<_, Fault>((FanoutId(id), EventId::parse(&event)?))).transpose()?;
-    Ok(Facts {
-        own_tip: tip(conn, own.as_ref()).await?,
-        target_tip: tip(conn, target.as_ref()).await?,
-        own,
-        target,
-        same_news,
-    })
+    let corrected = corrected.map(FanoutId);
+    let corrected_news = corrected.zip(tip(conn, corrected).await?);
+    Ok(Facts { own, target, own_tip, target_tip, same_news, corrected_news })
+}
+
+fn family(of: &Option<Known>) -> Option<FanoutId> {
+    of.as_ref().and_then(|known| known.of.as_ref()).map(|(.., family)| *family)
 }
 
 async fn known(conn: &mut SqliteConnection, id: &EventId) -> Answer<Option<Known>> {
@@ -67,10 +70,10 @@ async fn known(conn: &mut SqliteConnection, id: &EventId) -> Answer<Option<Known
     Ok(Some(Known { hash: row.content_hash, fanout: FanoutId(row.fanout_id), of }))
 }
 
-async fn tip(conn: &mut SqliteConnection, of: Option<&Known>) -> Answer<Option<Tip>> {
-    let Some((.., family)) = of.and_then(|known| known.of.as_ref()) else { return Ok(None) };
-    let row: Option<(i64, String)> = query_as(sql::TIP).bind(family.0).fetch_optional(conn).await?;
-    row.map(|(id, root)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)? })).transpose()
+async fn tip(conn: &mut SqliteConnection, family: Option<FanoutId>) -> Answer<Option<Tip>> {
+    let Some(family) = family else { return Ok(None) };
+    let row: Option<(i64, String, bool)> = query_as(sql::TIP).bind(family.0).fetch_optional(conn).await?;
+    row.map(|(id, root, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, unsent })).transpose()
 }
 
 async fn add_event(
@@ -85,22 +88,23 @@ async fn add_event(
 
 async fn write(conn: &mut SqliteConnection, boot: BootId, new: NewFanout, write: Write) -> Answer<Accepted> {
     let accepted_ms = now_ms();
-    let hold_ms = if new.event.supersedes.is_some() { hold_ms(accepted_ms, new.deadline_ms) } else { 0 };
+    let hold_ms = if write.held { hold_ms(accepted_ms, new.deadline_ms) } else { 0 };
     let id = add_fanout(conn, boot, &new, &write, (accepted_ms, accepted_ms + hold_ms)).await?;
     if write.opens_window {
-        let window = query(sql::OPEN_WINDOW).bind(new.event.news_hash().to_vec()).bind(id.0).bind(new.deadline_ms);
+        let window = query(sql::OPEN_WINDOW).bind(new.news_hash().to_vec()).bind(id.0).bind(new.deadline_ms);
         window.execute(&mut *conn).await?;
     }
     keep_event(conn, &new, &write, (id, accepted_ms)).await?;
     let stopped = stop(conn, &write, id).await?;
     if let (Some(joins), Some(family)) = (write.joins, write.family) {
-        query(sql::JOIN_FAMILY).bind(joins.0).bind(family.0).execute(&mut *conn).await?;
+        let root = write.root.as_ref().map(EventId::as_str);
+        query(sql::JOIN_FAMILY).bind(joins.0).bind(family.0).bind(root).execute(&mut *conn).await?;
     }
-    let (by, corrects) = (write.superseded_by, new.event.supersedes.is_some());
+    let (by, held) = (write.superseded_by, write.held);
     let freeze = freeze(new, write, (id, accepted_ms, hold_ms));
     Ok(match by {
         Some(by) => Accepted::Superseded { fanout: id, by, stopped },
-        None if corrects => Accepted::Correction { freeze, stopped },
+        None if held => Accepted::Correction { freeze, stopped },
         None => Accepted::New(freeze),
     })
 }

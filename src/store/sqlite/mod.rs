@@ -188,6 +188,10 @@ impl Store for SqliteStore {
         self.writer.run(parts.len(), move |c| flush::put_parts(c, boot, parts).boxed()).await
     }
 
+    async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError> {
+        self.read(move |c| replay::named(c, parent, request_id).boxed()).await
+    }
+
     async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {
         self.writer.run(8, move |c| replay::replay(c, boot, new).boxed()).await
     }

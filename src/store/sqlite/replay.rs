@@ -21,6 +21,11 @@ struct ParentRow {
     open: bool,
 }
 
+pub(super) async fn named(conn: &mut SqliteConnection, parent: FanoutId, name: String) -> Answer<Option<FanoutId>> {
+    let id: Option<i64> = query_scalar(sql::REPLAY_NAMED).bind(parent.0).bind(name).fetch_optional(conn).await?;
+    Ok(id.map(FanoutId))
+}
+
 /// The writer runs one job at a time, so of two callers the second sees what the first has written.
 pub(super) async fn replay(conn: &mut SqliteConnection, boot: BootId, new: NewReplay) -> Answer<ReplayReply> {
     let row: Option<ParentRow> =

@@ -3,12 +3,27 @@
 
 macro_rules! statements {
     ($($name:ident = $sql:literal;)+) => {
-        $(pub(super) const $name: &str = $sql;)+
+        $(pub(in crate::store::sqlite) const $name: &str = $sql;)+
 
-        /// Every statement by name, for the test that prepares them all.
-        pub const STATEMENTS: &[(&str, &str)] = &[$((stringify!($name), $name),)+];
+        /// Every statement of this file by name.
+        pub(super) const LISTED: &[(&str, &str)] = &[$((stringify!($name), $name),)+];
     };
 }
+
+mod derived;
+
+pub(super) use derived::*;
+
+/// Every statement by name, for the test that prepares them all.
+pub const STATEMENTS: &[(&str, &str)] = &{
+    let mut all = [("", ""); LISTED.len() + derived::LISTED.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i < LISTED.len() { LISTED[i] } else { derived::LISTED[i - LISTED.len()] };
+        i += 1;
+    }
+    all
+};
 
 // Literal codes: fan-out state 0 freezing, 1 sending, 2 done, 3 cancelled, 4 set aside; chunk state 0 open, 1 owned,
 // 2 closed, 3 set aside; device state 0 live, 1 tombstoned, 2 suspended. SQLite uses a partial index only when the
@@ -38,17 +53,22 @@ statements! {
     EVENT_SEEN = "SELECT content_hash, fanout_id FROM event WHERE event_id = ?1 AND content_hash <> x''";
     EVENT_KNOWN = "SELECT e.content_hash, e.fanout_id, f.event_id, f.match_id, coalesce(f.family, f.id) AS family
         FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = ?1";
-    TIP = "SELECT id, coalesce(root_event, event_id) FROM fanout WHERE (id = ?1 OR family = ?1) AND kind <> 2
+    TIP = "SELECT id, coalesce(root_event, event_id), state = 0 AND freeze_chunks = 0 FROM fanout WHERE (id = ?1 OR family = ?1) AND kind <> 2
         AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
     SAME_NEWS = "SELECT f.id, f.event_id FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
         WHERE w.meaning = ?1 AND f.state <> 3 AND f.superseded_by IS NULL AND f.deadline_ms > ?2";
+    CORRECTED_NEWS = "SELECT coalesce(f.family, f.id) FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
+        WHERE w.meaning = ?1 AND f.superseded_by IS NOT NULL AND w.until_ms > ?2";
     OPEN_WINDOW = "INSERT INTO repeat_window (meaning, fanout_id, until_ms) VALUES (?1, ?2, ?3)
         ON CONFLICT (meaning) DO UPDATE SET fanout_id = excluded.fanout_id, until_ms = excluded.until_ms";
     DROP_EVENT = "DELETE FROM event WHERE event_id = ?1";
     STOP_FAMILY = "UPDATE fanout SET superseded_by = ?2, state = CASE WHEN settled_ms IS NULL THEN 3 ELSE state END,
         freeze_owner = CASE WHEN settled_ms IS NULL AND state = 0 THEN NULL ELSE freeze_owner END
         WHERE (id = ?1 OR family = ?1) AND id <> ?2 AND superseded_by IS NULL RETURNING id, settled_ms IS NULL";
-    JOIN_FAMILY = "UPDATE fanout SET family = ?2 WHERE id = ?1 OR family = ?1";
+    // What of it is held yet goes by another name from now on, and reaches more people: the epoch takes its freeze from
+    // whoever has read it before, to be read anew.
+    JOIN_FAMILY = "UPDATE fanout SET family = ?2, root_event = ?3, freeze_epoch = freeze_epoch + 1
+        WHERE id = ?1 OR family = ?1";
     ADD_FANOUT = "INSERT INTO fanout (event_id, event_type, match_id, class, occurred_ms, accepted_ms, deadline_ms,
         freeze_owner, kind, parent, state, source, family, root_event, hold_until_ms, superseded_by)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) RETURNING id";
@@ -78,40 +98,6 @@ statements! {
     // ?6 is state and epoch at once: 1 = owned under epoch 1, 0 = open and never owned.
     ADD_CHUNK = "INSERT INTO chunk (fanout_id, chunk_no, n, class, rank, state, owner, epoch, done, ok, maybe)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?6, ?8, ?8, ?8)";
-
-    // What fan-outs are derived from. A family goes by the id of one of its members, which has no family of its own.
-    KIN = "SELECT id FROM fanout WHERE id = (SELECT coalesce(family, id) FROM fanout WHERE id = ?1) AND id <> ?1
-        UNION ALL SELECT id FROM fanout WHERE family = (SELECT coalesce(family, id) FROM fanout WHERE id = ?1)
-        AND id <> ?1 ORDER BY 1";
-    FREEZE_CHUNKS = "SELECT freeze_chunks FROM fanout WHERE id = ?1";
-    FROZEN_CHUNKS = "SELECT c.chunk_no, c.n, c.state, c.unclean, c.done, c.ok, c.maybe, c.rest_outcome, i.keys
-        FROM chunk c CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
-        WHERE c.fanout_id = ?1 AND c.chunk_no >= ?2 AND c.chunk_no < ?3 ORDER BY c.chunk_no";
-    FAILURES_OF = "SELECT chunk_no, ordinal, outcome FROM failure
-        WHERE fanout_id = ?1 AND chunk_no >= ?2 AND chunk_no < ?3";
-    LIVE_OF = "SELECT device_key FROM device WHERE device_key IN (SELECT value FROM json_each(?1)) AND state = 0";
-    REPLAYS_OF = "SELECT id FROM fanout WHERE parent = ?1 AND kind = 2 ORDER BY id";
-
-    REPLAYED = "SELECT state, settled_ms IS NOT NULL AS settled, superseded_by,
-        (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.request_id = ?2) AS same,
-        (SELECT r.id FROM fanout r WHERE r.parent = f.id AND r.kind = 2 AND r.settled_ms IS NULL) AS running,
-        EXISTS (SELECT 1 FROM chunk c WHERE c.fanout_id = f.id AND c.state IN (0, 1)) AS open
-        FROM fanout f WHERE f.id = ?1";
-    // Outcome 13 is `internal`.
-    GIVE_UP = "UPDATE chunk SET state = 2, rest_outcome = 13, rest_cause = 0 WHERE fanout_id = ?1 AND state = 3";
-    ADD_REPLAY = "INSERT INTO fanout (event_id, event_type, match_id, kind, parent, class, occurred_ms, accepted_ms,
-        deadline_ms, freeze_owner, source, family, root_event, request_id, max_attempts)
-        SELECT p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, ?2, ?3, ?4, ?5,
-        coalesce(p.family, p.id), p.root_event, ?6, ?7 FROM fanout p WHERE p.id = ?1 RETURNING id";
-    PAUSE = "UPDATE fanout SET paused = ?2 WHERE id = ?1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1)
-        AND max_attempts IS NOT NULL";
-    SPENT = "UPDATE fanout SET paused = 1 WHERE id IN (SELECT value FROM json_each(?1)) AND max_attempts IS NOT NULL
-        AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1) AND (SELECT sum(p.counters ->> 'attempts')
-        FROM fanout_part p WHERE p.fanout_id = fanout.id) >= max_attempts";
-    PAUSED = "SELECT id, resumed FROM fanout WHERE id IN (SELECT value FROM json_each(?1)) AND paused <> 0
-        AND settled_ms IS NULL";
-    RESUME = "UPDATE fanout SET paused = 0, resumed = resumed + 1, max_attempts = max_attempts + ?2 WHERE id = ?1
-        AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1)";
 
     // Claiming and releasing.
     OPEN_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
@@ -186,7 +172,7 @@ statements! {
         deadline_ms, recipients, interrupted, settled_ms, settled, superseded_by, never_saw, paused, max_attempts
         FROM fanout WHERE id = ?1";
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR
-        CASE WHEN paused <> 0 AND state IN (0, 1) THEN 5 ELSE state END = ?2) ORDER BY id DESC LIMIT ?3";
+        CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = ?2) ORDER BY id DESC LIMIT ?3";
     BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
         OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
         OR EXISTS (SELECT 1 FROM chunk c JOIN fanout f ON f.id = c.fanout_id

@@ -57,7 +57,13 @@ fn goal(id: &str) -> NewFanout {
         useful_for_s: 120,
         supersedes: None,
     };
-    NewFanout { event, content_hash: [7; 32], class: Class::Urgent, deadline_ms: i64::MAX }
+    NewFanout {
+        event,
+        content_hash: [7; 32],
+        shown: vec!["player".to_owned()],
+        class: Class::Urgent,
+        deadline_ms: i64::MAX,
+    }
 }
 
 fn row(line: u64) -> ImportRow {

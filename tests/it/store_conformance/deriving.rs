@@ -246,11 +246,55 @@ pub async fn a_correction_in_the_middle_joins_two_chains(store: Shared) {
         panic!()
     };
     assert_eq!((by, stopped.as_slice()), (last.job.id, [first].as_slice()));
+    // Held yet, the last one takes the name of the first: whoever has read it before reads it anew.
+    assert_eq!(store.job(last.job.id).await.unwrap().unwrap().origin.root, Some(event("a").id));
+    assert_eq!(store.freeze_step(whole(boot, &last, &[], &[])).await.unwrap(), FreezeReply::Lost);
     assert_eq!(store.kin(last.job.id).await.unwrap(), {
         let mut kin = vec![first, fanout];
         kin.sort_unstable();
         kin
     });
+}
+
+pub async fn a_correction_in_the_middle_that_comes_after_the_last_was_sent_is_refused_and_says_why(store: Shared) {
+    let boot = instance(&store).await;
+    let (first, chunk) = one_chunk(&store, boot, "a", 2).await;
+    store.flush(delivered(&chunk)).await.unwrap();
+    settled(&store, first).await;
+    let (last, _) = corrects(&store, boot, correction("c", "b", CorrectionMode::Retract)).await;
+    store.freeze_step(whole(boot, &last, &[], &[])).await.unwrap();
+    let middle = correction("b", "a", CorrectionMode::Replace);
+    for _ in 0..2 {
+        let told = store.accept(boot, middle.clone()).await.unwrap();
+        assert_eq!(told, Accepted::CorrectedBefore(last.job.id));
+    }
+    assert_eq!(view(&store, first).await.kin.superseded_by, None);
+    let (again, _) = corrects(&store, boot, correction("c-again", "a", CorrectionMode::Retract)).await;
+    assert_eq!(saw(&store, again.job.id).await, chunk.keys, "whoever saw the first hears of it");
+}
+
+pub async fn news_that_comes_back_while_its_correction_is_held_is_all_that_is_sent(store: Shared) {
+    let boot = instance(&store).await;
+    let same = |id: &str| {
+        let mut new = posted(id, Class::Urgent, 1);
+        new.event.subjects = vec!["match:x".to_owned()];
+        new
+    };
+    let Accepted::New(first) = store.accept(boot, same("one")).await.unwrap() else { panic!() };
+    let (off, _) = corrects(&store, boot, correction("off", "one", CorrectionMode::Retract)).await;
+    let Accepted::Correction { freeze, stopped } = store.accept(boot, same("two")).await.unwrap() else { panic!() };
+    assert_eq!(stopped, [off.job.id]);
+    assert_eq!((freeze.job.origin.source, freeze.job.origin.parent), (Source::Audience, Some(off.job.id)));
+    assert_eq!(freeze.job.origin.root, Some(event("one").id));
+    assert!(freeze.hold_ms > 0);
+    assert_eq!(store.kin(freeze.job.id).await.unwrap(), [first.job.id, off.job.id]);
+    assert_eq!(view(&store, off.job.id).await.kin.superseded_by, Some(freeze.job.id));
+    let told = store.accept(boot, same("three")).await.unwrap();
+    assert!(matches!(told, Accepted::Duplicate { fanout, .. } if fanout == freeze.job.id), "{told:?}");
+    // When the correction is on its way, the news is news again.
+    let (off, _) = corrects(&store, boot, correction("off-again", "two", CorrectionMode::Retract)).await;
+    store.freeze_step(whole(boot, &off, &[], &[])).await.unwrap();
+    assert!(matches!(store.accept(boot, same("four")).await.unwrap(), Accepted::New(_)));
 }
 
 pub async fn the_same_news_under_twenty_ids_at_once_is_one_fanout(store: Shared) {
@@ -314,6 +358,7 @@ pub async fn the_same_news_is_new_again_when_the_first_is_over(store: Shared) {
     fresh("two", far).await;
     // Goal, disallowed, the same goal again.
     let (off, _) = corrects(&store, boot, correction("off", "two", CorrectionMode::Retract)).await;
+    store.freeze_step(whole(boot, &off, &[], &[])).await.unwrap();
     fresh("three", store.now_ms().await.unwrap() + 20).await;
     assert!(view(&store, off.job.id).await.kin.superseded_by.is_none());
     let until = store.now_ms().await.unwrap() + 20;
@@ -453,9 +498,22 @@ pub async fn a_replay_is_for_those_that_failed_and_were_not_reached_since(store:
     settled(&store, freeze.job.id).await;
     assert_eq!(failed(&store, parent, Source::Failed).await, at(&[2, 5]), "one was reached meanwhile");
     assert_eq!(failed(&store, freeze.job.id, Source::Failed).await, at(&[2, 5]), "a replay of the replay");
+    // The replay of the replay is answered with 500 by one, and delivers to the other: both parents know.
+    let second = replayed(&store, boot, replay(freeze.job.id, None)).await;
+    let running = store.replay(boot, replay(parent, None)).await.unwrap();
+    assert_eq!(running, ReplayReply::Running(second.job.id), "of one message one at a time");
+    store.freeze_step(whole(boot, &second, &at(&[2, 5]), &[2])).await.unwrap();
+    let hold = Hold::from(&claim(&store, boot, 1).await.pop().unwrap());
+    let mut answered = outcomes(&hold, &[(0, Transient), (1, Delivered)]);
+    answered.chunks[0].maybe.set(0);
+    store.flush(answered).await.unwrap();
+    settled(&store, second.job.id).await;
+    for of in [parent, freeze.job.id, second.job.id] {
+        assert_eq!(failed(&store, of, Source::Failed).await, at(&[2]), "{of}");
+    }
     // A correction reaches whom the replay has reached.
     let (off, _) = corrects(&store, boot, correction("off", "evt", CorrectionMode::Retract)).await;
-    assert_eq!(saw(&store, off.job.id).await, at(&[0, 1]));
+    assert_eq!(saw(&store, off.job.id).await, at(&[0, 1, 2, 5]));
 }
 
 pub async fn what_was_set_aside_ends_with_its_replay(store: Shared) {

@@ -170,6 +170,8 @@ on_every_engine! {
     deriving::an_original_and_its_correction_at_once_never_miss_each_other,
     deriving::of_many_corrections_at_once_one_is_left,
     deriving::a_correction_in_the_middle_joins_two_chains,
+    deriving::a_correction_in_the_middle_that_comes_after_the_last_was_sent_is_refused_and_says_why,
+    deriving::news_that_comes_back_while_its_correction_is_held_is_all_that_is_sent,
     deriving::the_same_news_under_twenty_ids_at_once_is_one_fanout,
     deriving::the_same_news_is_new_again_when_the_first_is_over,
     deriving::a_held_freeze_is_found_when_its_hold_is_over,

@@ -39,7 +39,8 @@ pub fn event(id: &str) -> Event {
 }
 
 pub fn posted(id: &str, class: Class, content: u8) -> NewFanout {
-    NewFanout { event: event(id), content_hash: [content; 32], class, deadline_ms: 4_000_000_000_000 }
+    let shown = vec!["player".to_owned()];
+    NewFanout { event: event(id), content_hash: [content; 32], shown, class, deadline_ms: 4_000_000_000_000 }
 }
 
 pub fn device(id: &str, token: &str) -> Device {
