@@ -92,6 +92,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("purge.BURIED", purge::BURIED),
     ("purge.CONDEMN", purge::CONDEMN),
     ("purge.FORMER", purge::FORMER),
+    ("purge.WINDOWS", purge::WINDOWS),
+    ("purge.EVENTS", purge::EVENTS),
     ("purge.INSTANCES", purge::INSTANCES),
     ("reads.JOB", reads::JOB),
     ("reads.VIEW", reads::VIEW),
