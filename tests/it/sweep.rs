@@ -177,7 +177,7 @@ async fn what_is_sent_during_a_sweep_starts_at_once_and_there_is_one_sweep_at_a_
     world.emulate(Control { latency_ms: Some(20), ..Control::default() });
     world.set("CEILING__RATE_PER_S", 200);
     let service = world.serve().await;
-    service.follow("swept", &(0..1_500).map(|i| format!("ok-swept-{i}")).collect::<Vec<_>>()).await;
+    service.follow("swept", &(0..3_000).map(|i| format!("ok-swept-{i}")).collect::<Vec<_>>()).await;
     service.follow("match", &(0..20).map(|i| format!("ok-match-{i}")).collect::<Vec<_>>()).await;
     let id = begin(&service, SweepRequest::default()).await;
     world.emulator.logged(100).await;
@@ -193,14 +193,13 @@ async fn what_is_sent_during_a_sweep_starts_at_once_and_there_is_one_sweep_at_a_
     assert_eq!(service.client.sweep(&id).await.unwrap().state, "running", "the goal did not wait for it");
     // 20 sends at 200 a second, one in twenty of them the sweep's.
     assert!(fanout.duration_ms < 2_000, "{fanout:?}");
-    // Of the sweep's own class, and still before all that is left of it: its first chunk alone has 500.
+    // Of the sweep's own class: behind the chunks that are in hand, and before all that is left of it.
     let mut lineups = goal("lineups", "match", 600);
     lineups.kind = "lineups".to_owned();
-    let before = service.client.sweep(&id).await.unwrap().attempts;
     let bulk = service.client.post_event(&lineups).await.unwrap().0.fanout_id;
     assert_eq!(service.settled(&bulk).await.delivered, 20);
     let sweep = service.client.sweep(&id).await.unwrap();
-    assert!(sweep.state == "running" && sweep.attempts - before < 400, "{before} before {sweep:?}");
+    assert!(sweep.state == "running" && sweep.attempts < 1_600, "{sweep:?}");
     service.client.cancel(&id).await.unwrap();
     let cancelled = over(&service, &id).await;
     assert_eq!(cancelled.state, "cancelled");
