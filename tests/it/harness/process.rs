@@ -120,9 +120,11 @@ impl Process {
         self.child.id().expect("a running process")
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has ended by itself, and all it logged is here.
     pub async fn ended(&mut self) -> ExitStatus {
-        timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap()
+        let status = timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
+        let _no_more = timeout(PATIENCE, self.lines.wait_for(|_| false)).await.expect("its log ends");
+        status
     }
 
     /// All log lines so far.
