@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -14,11 +15,12 @@ use super::credentials::{self, Access};
 use super::open::{CONNECT_TIMEOUT, Inputs, ceiling_settings, open_store, unavailable};
 use super::{App, BuildError, Workers};
 use crate::api::{self, Keys};
-use crate::ceiling::{Ceiling, GrantRun};
+use crate::ceiling::{Ceiling, GrantRun, Quotas, RedisAway};
 use crate::clock::DbClock;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
+use crate::domain::quota::SharedQuota;
 use crate::door;
 use crate::fanout::claim::{Claimer, Doubt};
 use crate::fanout::flight::Slots;
@@ -68,6 +70,9 @@ impl App {
             draining: CancellationToken::new(),
         };
         let ledger = LedgerMetrics::register(&mut metrics);
+        let measured = api::Measured::register(&mut metrics);
+        let live = watched.live.clone();
+        let quotas = quotas(&config, &base.access.project)?;
         let ops_state = bridge::ops(metrics, watched.clone());
 
         let wires = Wires { to_sender, clock, tokens, watched };
@@ -89,13 +94,22 @@ impl App {
             keys: Arc::new(base.keys),
             load: hands.load(),
             draining: wires.watched.draining,
+            quotas,
+            live,
+            measured,
             limits: api::Limits {
-                max_in_flight: config.api.max_in_flight,
+                places: places(&config),
                 requests_per_s_per_key: config.api.requests_per_s_per_key,
-                max_backlog: config.api.max_backlog,
+                max_backlog: api::MaxBacklog {
+                    fanouts: config.api.max_backlog,
+                    recipients: config.api.max_backlog_recipients,
+                    seconds: config.api.max_backlog_s,
+                },
             },
         };
-        let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
+        let connections = state.measured.door.connections.clone();
+        let limits =
+            door::Limits { max_connections: config.api.max_connections, connections, ..door::Limits::default() };
         let grace = Duration::from_millis(config.drain.grace_ms);
         let (store, boot, token) = (base.store, base.boot, wires.watched.token);
         Ok(Self { api, ops, addrs, limits, state, ops_state, store, boot, token, workers, grace })
@@ -228,6 +242,34 @@ impl Base {
             connect_timeout: CONNECT_TIMEOUT,
         }
     }
+}
+
+/// Where the callers' quotas are kept for the whole fleet.
+fn quotas(config: &Config, project: &str) -> Result<Option<Arc<dyn SharedQuota>>, BuildError> {
+    if config.redis.url.expose_secret().is_empty() || config.api.requests_per_s_per_key == 0 {
+        return Ok(None);
+    }
+    let bad = |error: RedisAway| BuildError::Config { what: format!("redis.url: {error}") };
+    Ok(Some(Arc::new(Quotas::new(&config.redis.url, project).map_err(bad)?)))
+}
+
+/// Jobs that SQLite's one writer commits together.
+const SQLITE_COMMIT: u32 = 64;
+
+/// Places at the gate: a quarter more than what is behind it does at once.
+fn places(config: &Config) -> door::Places {
+    let quarter_more = |n: u32| n.saturating_add(n.div_ceil(4));
+    let database = &config.database;
+    let (events, rest, borrowed) = match database.engine() {
+        Some(Engine::Postgres) => {
+            let events = database.for_events();
+            (events, database.max_connections.saturating_sub(events).max(1), 4)
+        }
+        // More imports would only stand in line for the same writer, and events behind them.
+        _ => (SQLITE_COMMIT, SQLITE_COMMIT, 0),
+    };
+    let interactive = if config.api.max_in_flight == 0 { quarter_more(events) } else { config.api.max_in_flight };
+    door::Places { interactive, read: quarter_more(rest), bulk: 2, borrowed }
 }
 
 fn pacing(config: &Config) -> Pacing {

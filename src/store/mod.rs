@@ -17,8 +17,12 @@ mod import;
 pub mod postgres;
 pub mod records;
 pub mod sqlite;
+mod waiting;
+
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
@@ -26,6 +30,7 @@ use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
 pub use records::*;
+pub use waiting::Waiting;
 
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -71,7 +76,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Commits an event and its fan-out, the freeze leased to `boot`, in one transaction.
     /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`].
-    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError>;
+    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
+        self.accept_by(boot, new, Instant::now() + PATIENT).await
+    }
+
+    /// The same for a caller in a hurry: [`StoreError::Unavailable`] when the write could not begin by `start_by`. One
+    /// that began goes on to its end.
+    async fn accept_by(&self, boot: BootId, new: NewFanout, start_by: Instant) -> Result<Accepted, StoreError>;
 
     /// The fan-out an event id was accepted as, with the event's content hash.
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError>;
@@ -145,8 +156,8 @@ pub trait Store: Send + Sync + 'static {
     /// fan-out. Looks at a logarithm of the chunks, however many recipients there are.
     async fn explain(&self, id: FanoutId, device: DeviceId) -> Result<Option<Explained>, StoreError>;
 
-    /// Number of accepted fan-outs not yet settled.
-    async fn backlog(&self) -> Result<u64, StoreError>;
+    /// What is accepted and not done yet, on all instances.
+    async fn backlog(&self) -> Result<Waiting, StoreError>;
 
     /// Registers a device, or updates it; revives a dead one; takes the token over from a device that had it.
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError>;
@@ -171,6 +182,12 @@ pub trait Store: Send + Sync + 'static {
     /// Waits for what was handed to the database, then closes it.
     async fn close(&self);
 }
+
+/// An event waits this long for its write to begin, and no longer: its caller is better told to come again.
+pub const ACCEPT_WITHIN: Duration = Duration::from_millis(250);
+
+/// The same for who is in no hurry: as long as any call may take.
+const PATIENT: Duration = Duration::from_secs(12);
 
 /// Time an accepted freeze has to reach the freezer of its own instance, ms.
 pub const HANDOVER_MS: i64 = 2_000;

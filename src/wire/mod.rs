@@ -17,6 +17,6 @@ pub use event::{EventAccepted, EventRequest};
 pub use explain::{ExplainedDevice, Explanation};
 pub use fanout::{CeilingAnswer, Fanout, FanoutCeiling, FanoutList};
 pub use follow::FollowEntry;
-pub use problem::{FieldProblem, Problem};
+pub use problem::{FieldProblem, Problem, QuotaLimit};
 pub use read::{ReadError, read};
 pub use time::rfc3339;

@@ -20,6 +20,7 @@ mod end_to_end;
 mod explain;
 mod faults;
 mod fcm_client;
+mod ingest;
 mod layering;
 mod oauth;
 mod openapi;

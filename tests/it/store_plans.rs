@@ -55,7 +55,8 @@ mod sqlite {
     fn is_small(step: &str) -> bool {
         const SMALL: [&str; 5] =
             ["SCAN CONSTANT ROW", "SCAN instance", "SCAN sqlite_schema", "SCAN _sqlx_migrations", "SCAN json_each"];
-        const PARTIAL: [&str; 3] = ["INDEX chunk_owned", "INDEX fanout_open", "INDEX fanout_unreported"];
+        const PARTIAL: [&str; 4] =
+            ["INDEX chunk_open", "INDEX chunk_owned", "INDEX fanout_open", "INDEX fanout_unreported"];
         SMALL.iter().any(|table| step.starts_with(table)) || PARTIAL.iter().any(|index| step.ends_with(index))
     }
 

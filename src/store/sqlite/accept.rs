@@ -2,6 +2,7 @@
 //! Must never know: how followers are read or chunks written.
 
 use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
+use tokio::time::Instant;
 
 use super::fault::{Answer, Fault};
 use super::rows::{boot_bytes, code, from_json, now_ms, to_json};
@@ -10,6 +11,19 @@ use crate::domain::batch::{Class, FanoutJob};
 use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
 use crate::store::damaged::warn_of_fanouts;
 use crate::store::{Accepted, FreezeJob, HANDOVER_MS, NewFanout, StoreError};
+
+/// Commits an event unless its turn with the one writer has come too late.
+pub(super) async fn accept_by(
+    conn: &mut SqliteConnection,
+    boot: BootId,
+    new: NewFanout,
+    start_by: Instant,
+) -> Answer<Accepted> {
+    if Instant::now() > start_by {
+        return Err(StoreError::Unavailable("accept: the writer was busy for too long".to_owned()).into());
+    }
+    accept(conn, boot, new).await
+}
 
 /// Commits an event and its fan-out, or says which fan-out it is already.
 pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFanout) -> Answer<Accepted> {

@@ -146,6 +146,7 @@ statements! {
     UNREPORTED = "SELECT id FROM fanout WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= ?1
         ORDER BY id LIMIT ?2";
     BACKLOG = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
+    OPEN_CHUNKS_BY_CLASS = "SELECT class, count(*) FROM chunk WHERE state = 0 GROUP BY class";
 
     // Devices.
     DEVICE_BY_ID = "SELECT device_key, id, user_id, token, fid, platform, locale, muted, state, version, registered_ms
