@@ -8,7 +8,7 @@
 //! memory flat; the same with callers who come back at once, and, but for what is accepted, with a database that stalls.
 //! `--quick` is a short look at whether it works: it judges nothing but that something was accepted and refused.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fmt::Write as _;
 use std::process::{ExitCode, Stdio};

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -13,15 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::bridge::{self, Watched};
 use super::credentials::{self, Access};
 use super::open::{CONNECT_TIMEOUT, Inputs, ceiling_settings, open_store, unavailable};
-use super::{App, BuildError, Workers};
+use super::{App, BuildError, Workers, limits};
 use crate::api::{self, Keys};
-use crate::ceiling::{Ceiling, GrantRun, Quotas, RedisAway};
+use crate::ceiling::{Ceiling, GrantRun};
 use crate::clock::DbClock;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
-use crate::domain::quota::SharedQuota;
-use crate::door;
 use crate::fanout::claim::{Claimer, Doubt};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
@@ -72,7 +69,7 @@ impl App {
         let ledger = LedgerMetrics::register(&mut metrics);
         let measured = api::Measured::register(&mut metrics);
         let live = watched.live.clone();
-        let quotas = quotas(&config, &base.access.project)?;
+        let quotas = limits::quotas(&config, &base.access.project)?;
         let ops_state = bridge::ops(metrics, watched.clone());
 
         let wires = Wires { to_sender, clock, tokens, watched };
@@ -97,19 +94,9 @@ impl App {
             quotas,
             live,
             measured,
-            limits: api::Limits {
-                places: places(&config),
-                requests_per_s_per_key: config.api.requests_per_s_per_key,
-                max_backlog: api::MaxBacklog {
-                    fanouts: config.api.max_backlog,
-                    recipients: config.api.max_backlog_recipients,
-                    seconds: config.api.max_backlog_s,
-                },
-            },
+            limits: limits::of_api(&config),
         };
-        let connections = state.measured.door.connections.clone();
-        let limits =
-            door::Limits { max_connections: config.api.max_connections, connections, ..door::Limits::default() };
+        let limits = limits::of_listener(&config, &state.measured);
         let grace = Duration::from_millis(config.drain.grace_ms);
         let (store, boot, token) = (base.store, base.boot, wires.watched.token);
         Ok(Self { api, ops, addrs, limits, state, ops_state, store, boot, token, workers, grace })
@@ -242,34 +229,6 @@ impl Base {
             connect_timeout: CONNECT_TIMEOUT,
         }
     }
-}
-
-/// Where the callers' quotas are kept for the whole fleet.
-fn quotas(config: &Config, project: &str) -> Result<Option<Arc<dyn SharedQuota>>, BuildError> {
-    if config.redis.url.expose_secret().is_empty() || config.api.requests_per_s_per_key == 0 {
-        return Ok(None);
-    }
-    let bad = |error: RedisAway| BuildError::Config { what: format!("redis.url: {error}") };
-    Ok(Some(Arc::new(Quotas::new(&config.redis.url, project).map_err(bad)?)))
-}
-
-/// Jobs that SQLite's one writer commits together.
-const SQLITE_COMMIT: u32 = 64;
-
-/// Places at the gate: a quarter more than what is behind it does at once.
-fn places(config: &Config) -> door::Places {
-    let quarter_more = |n: u32| n.saturating_add(n.div_ceil(4));
-    let database = &config.database;
-    let (events, rest, borrowed) = match database.engine() {
-        Some(Engine::Postgres) => {
-            let events = database.for_events();
-            (events, database.max_connections.saturating_sub(events).max(1), 4)
-        }
-        // More imports would only stand in line for the same writer, and events behind them.
-        _ => (SQLITE_COMMIT, SQLITE_COMMIT, 0),
-    };
-    let interactive = if config.api.max_in_flight == 0 { quarter_more(events) } else { config.api.max_in_flight };
-    door::Places { interactive, read: quarter_more(rest), bulk: 2, borrowed }
 }
 
 fn pacing(config: &Config) -> Pacing {
