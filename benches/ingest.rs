@@ -38,6 +38,9 @@ const AT_ONCE: u32 = 8;
 /// Connections of the generator. Far more than are ever busy while the gate works.
 const CALLERS: usize = 512;
 
+/// Ids of events, each used once.
+static IDS: AtomicU64 = AtomicU64::new(0);
+
 #[derive(Clone, Copy)]
 struct Plan {
     /// How long a commit takes.
@@ -203,39 +206,39 @@ fn p99(times: &mut [Duration]) -> Duration {
     times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
+/// Posts what is due, one after the other, until nothing is any more.
+async fn serve_due(mut caller: Caller, due: Arc<Mutex<mpsc::Receiver<Instant>>>, stubborn: bool) -> Seen {
+    let mut seen = Seen::default();
+    loop {
+        let Some(mut from) = due.lock().await.recv().await else { return seen };
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..if stubborn { 5 } else { 1 } {
+            match caller.post(id).await {
+                Ok(200 | 202) => {
+                    seen.accepted.push(from.elapsed());
+                    break;
+                }
+                Ok(503) => seen.refused.push(from.elapsed()),
+                _ => {
+                    caller.stream = None;
+                    seen.strange += 1;
+                }
+            }
+            from = Instant::now();
+        }
+    }
+}
+
 /// Offers `rate` events a second for the planned time. With `stubborn`, whoever is refused comes back at once, four times.
 async fn offer(bench: &Bench, plan: Plan, rate: f64, stubborn: bool, name: String) -> Load {
-    static IDS: AtomicU64 = AtomicU64::new(0);
     let (due_sender, due) = mpsc::channel::<Instant>(1 << 20);
     let due = Arc::new(Mutex::new(due));
     let before = bench.rss();
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {
             let due = Arc::clone(&due);
-            let mut caller =
-                Caller { stream: None, addr: bench.api.clone(), key: bench.key.clone(), buffer: Vec::new() };
-            tokio::spawn(async move {
-                let mut seen = Seen::default();
-                loop {
-                    let Some(at) = due.lock().await.recv().await else { return seen };
-                    let id = IDS.fetch_add(1, Ordering::Relaxed);
-                    let mut from = at;
-                    for _ in 0..if stubborn { 5 } else { 1 } {
-                        match caller.post(id).await {
-                            Ok(200 | 202) => {
-                                seen.accepted.push(from.elapsed());
-                                break;
-                            }
-                            Ok(503) => seen.refused.push(from.elapsed()),
-                            _ => {
-                                caller.stream = None;
-                                seen.strange += 1;
-                            }
-                        }
-                        from = Instant::now();
-                    }
-                }
-            })
+            let caller = Caller { stream: None, addr: bench.api.clone(), key: bench.key.clone(), buffer: Vec::new() };
+            tokio::spawn(serve_due(caller, due, stubborn))
         })
         .collect();
     let probe = tokio::spawn(livez(bench.ops.clone(), plan.measured));
