@@ -37,7 +37,7 @@ ENV PORT=8080 \
     FANFARE__OPS__LISTEN=0.0.0.0:9090 \
     LOG_FORMAT=json
 EXPOSE 8080 9090
-# A drain takes up to drain.grace_ms, 35 s: let whoever stops the container wait longer (docker stop -t 45).
+# A drain takes up to drain.grace_ms, 30 s: let whoever stops the container wait longer (docker stop -t 45).
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["fanfare", "healthcheck"]
 ENTRYPOINT ["fanfare"]

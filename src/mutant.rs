@@ -15,3 +15,20 @@ pub fn on(name: &str) -> bool {
 pub const fn on(_name: &str) -> bool {
     false
 }
+
+/// Panics where `FANFARE_PANIC` names this place and what is worked on contains `FANFARE_PANIC_OF`: for the test that the
+/// panic of one recipient is that recipient's alone.
+///
+/// # Panics
+/// When asked to.
+#[cfg(feature = "mutants")]
+pub fn panic_at(place: &str, on: &[u8]) {
+    let asked = std::env::var("FANFARE_PANIC").is_ok_and(|asked| asked == place);
+    let meant = |part: String| on.windows(part.len().max(1)).any(|window| window == part.as_bytes());
+    assert!(!(asked && std::env::var("FANFARE_PANIC_OF").is_ok_and(meant)), "asked to panic at {place}");
+}
+
+/// Never: this build has no faults to plant.
+#[cfg(not(feature = "mutants"))]
+#[inline]
+pub const fn panic_at(_place: &str, _on: &[u8]) {}

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
@@ -35,6 +35,14 @@ pub(super) async fn json<T: DeserializeOwned>(request: Request, limit: usize) ->
     })?;
     let bytes = whole(&head, body, limit).await?;
     wire::read(&bytes).map_err(unreadable)
+}
+
+/// The same of a call whose body may be left out: then it is all defaults.
+pub(super) async fn json_or_default<T: DeserializeOwned + Default>(
+    request: Request,
+    limit: usize,
+) -> Result<T, Refusal> {
+    if request.body().is_end_stream() { Ok(T::default()) } else { json(request, limit).await }
 }
 
 /// Wants a kind of body that `fits`, and no encoding. The kind is lower case, without parameters, empty when absent.

@@ -33,7 +33,7 @@ const PAGE: u32 = 20;
     params(
         ("id" = String, Path, description = "The fan-out's id.", example = "17"),
         ("wait_ms" = Option<u32>, Query, maximum = 60000,
-            description = "Longest wait until it is settled or set aside, ms; 0 = answer at once."),
+            description = "Longest wait until it is settled, set aside or paused, ms; 0 = answer at once."),
     ),
     responses(
         (status = 200, description = "As it stands.", body = wire::Fanout),
@@ -87,7 +87,7 @@ fn too_many() -> Refusal {
 }
 
 const fn ended(view: &FanoutView) -> bool {
-    view.settled_ms.is_some() || matches!(view.state, FanoutState::SetAside)
+    view.settled_ms.is_some() || matches!(view.state, FanoutState::SetAside | FanoutState::Paused)
 }
 
 /// Ends when `id` is settled here, or may have been while we fell behind. A closed channel leaves it to the ticker.

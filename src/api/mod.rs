@@ -24,8 +24,10 @@ mod path;
 mod pools;
 mod problem;
 mod query;
+mod replay;
 mod request_id;
 mod shown;
+mod sweeps;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -70,8 +72,10 @@ pub struct State {
     pub handover: mpsc::Sender<FreezeJob>,
     /// Fan-outs settled by this instance: wakes those who wait for them.
     pub settled: broadcast::Sender<FanoutId>,
-    /// Told of every fan-out cancelled here.
+    /// Told of every fan-out cancelled or superseded here.
     pub cancelled: Arc<dyn Fn(FanoutId) + Send + Sync>,
+    /// Told of a fan-out of which nothing may be left.
+    pub complete: Arc<dyn Fn(FanoutId) + Send + Sync>,
     /// Database time.
     pub clock: Arc<DbClock>,
     /// This instance: the freezes of events accepted here are leased to it.
@@ -150,6 +154,10 @@ pub fn router(state: State) -> Router {
     let ops = Router::new()
         .route("/v1/ceiling", get(ceiling::show))
         .route("/v1/fanouts/{id}/cancel", post(cancel::run))
+        .route("/v1/sweeps", post(sweeps::begin))
+        .route("/v1/sweeps/{id}", get(sweeps::show))
+        .route("/v1/fanouts/{id}/replay", post(replay::run))
+        .route("/v1/fanouts/{id}/resume", post(replay::resume))
         .route_layer(open_to(&[Scope::Ops]));
 
     Router::new()

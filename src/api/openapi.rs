@@ -9,6 +9,8 @@ use utoipa::OpenApi;
 
 use super::{Code, Scope};
 use crate::domain::batch::{FanoutKind, FanoutState};
+use crate::domain::derived::PauseReason;
+use crate::domain::event::CorrectionMode;
 use crate::domain::outcome::{Cause, Outcome};
 use crate::domain::recipient::{DeviceState, Platform};
 use crate::inspect;
@@ -23,12 +25,16 @@ use crate::wire;
         super::fanouts::show,
         super::explain::show,
         super::cancel::run,
+        super::replay::run,
+        super::replay::resume,
         super::devices::register,
         super::devices::show,
         super::devices::delete,
         super::devices::follow,
         super::import::run,
         super::export::run,
+        super::sweeps::begin,
+        super::sweeps::show,
         super::ceiling::show,
         show,
     ),
@@ -114,6 +120,9 @@ fn words() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("Problem", "code", Code::ALL.iter().map(|code| code.as_str()).collect()),
         ("Fanout", "state", FanoutState::ALL.iter().map(|state| state.as_str()).collect()),
         ("Fanout", "kind", FanoutKind::ALL.iter().map(|kind| kind.as_str()).collect()),
+        ("Sweep", "state", vec!["running", "done", "paused", "cancelled", "dry_run"]),
+        ("Fanout", "paused", PauseReason::ALL.iter().map(|reason| reason.as_str()).collect()),
+        ("SupersedesRequest", "mode", CorrectionMode::ALL.iter().map(|mode| mode.as_str()).collect()),
         ("Fanout", "ledger", vec!["exact", "lower_bound"]),
         ("DeviceRequest", "platform", platforms()),
         ("ImportLine", "platform", platforms()),

@@ -9,7 +9,7 @@ pub(super) fn pool(path: &str) -> Pool {
     match path {
         "/v1/events" => Pool::Interactive,
         "/v1/devices/import" | "/v1/devices/export" | "/v1/sweeps" => Pool::Bulk,
-        path if fanout("/replay") || path.starts_with("/v1/sweeps/") => Pool::Bulk,
+        _ if fanout("/replay") || fanout("/resume") => Pool::Bulk,
         _ => Pool::Read,
     }
 }
@@ -21,7 +21,10 @@ mod tests {
     #[test]
     fn an_id_that_looks_like_a_call_is_an_id() {
         assert_eq!(pool("/v1/fanouts/7/replay"), Pool::Bulk);
-        for path in ["/v1/devices/replay", "/v1/devices/import/follows", "/v1/fanouts/7", "/", "/v1/events/"] {
+        // What becomes of a sweep is a reading like any other.
+        for path in
+            ["/v1/devices/replay", "/v1/devices/import/follows", "/v1/sweeps/7", "/v1/fanouts/7", "/", "/v1/events/"]
+        {
             assert_eq!(pool(path), Pool::Read, "{path}");
         }
     }

@@ -60,16 +60,32 @@ codes! {
     FanoutNotFound = 404 "fanout_not_found" "There is no such fan-out" false,
     /// There is no such device.
     DeviceNotFound = 404 "device_not_found" "There is no such device" false,
+    /// There is no such sweep.
+    SweepNotFound = 404 "sweep_not_found" "There is no such sweep" false,
     /// The path has other methods.
     MethodNotAllowed = 405 "method_not_allowed" "The path does not have this method" false,
     /// The body came too slowly.
     BodyTimeout = 408 "body_timeout" "The body came too slowly" true,
     /// The event's id was used for another event.
     EventConflict = 409 "event_conflict" "The id was used for another event" false,
+    /// The event was corrected before it came, and the correction was sent to others than those it concerns.
+    CorrectionSent = 409 "correction_sent" "The event's correction was sent before it came" false,
+    /// The fan-out cannot be replayed, whatever its state.
+    NotReplayable = 409 "not_replayable" "The fan-out is of a kind that is not replayed" false,
     /// The fan-out was cancelled before.
     FanoutCancelled = 409 "fanout_cancelled" "The fan-out was cancelled before" false,
     /// The fan-out has ended: there is nothing to cancel.
     FanoutSettled = 409 "fanout_settled" "The fan-out has ended" false,
+    /// Another sweep is under way.
+    SweepRunning = 409 "sweep_running" "Another sweep is under way" true,
+    /// The fan-out has not ended: there is nothing to replay yet.
+    FanoutOpen = 409 "fanout_open" "The fan-out has not ended" false,
+    /// A correction has taken the fan-out's place.
+    FanoutSuperseded = 409 "fanout_superseded" "The fan-out was corrected" false,
+    /// A replay of the fan-out has not ended.
+    ReplayRunning = 409 "replay_running" "The fan-out is being replayed" false,
+    /// The fan-out is not paused: there is nothing to resume.
+    FanoutNotPaused = 409 "fanout_not_paused" "The fan-out is not paused" false,
     /// The body is larger than this call takes.
     BodyTooLarge = 413 "body_too_large" "The body is too large" false,
     /// The body is of a kind this call does not read.

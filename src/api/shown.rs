@@ -1,6 +1,7 @@
 //! Owns how a fan-out is shown to callers.
 //! Must never know: who asks.
 
+use crate::domain::batch::FanoutState;
 use crate::domain::outcome::Outcome;
 use crate::store::{FanoutView, StoreError};
 use crate::wire;
@@ -22,6 +23,11 @@ pub(super) fn fanout(view: &FanoutView, now_ms: i64) -> Result<wire::Fanout, Sto
         match_id: view.match_id.to_string(),
         kind: view.kind.to_string(),
         state: view.state.to_string(),
+        parent: view.parent.map(|id| id.to_string()),
+        superseded_by: view.kin.superseded_by.map(|id| id.to_string()),
+        never_saw: view.kin.never_saw,
+        paused: view.kin.paused.filter(|_| view.state == FanoutState::Paused).map(|why| why.to_string()),
+        max_attempts: view.kin.max_attempts,
         recipients: tally.recipients(),
         delivered: tally.delivered(),
         failed: tally.failed(),

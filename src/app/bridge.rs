@@ -18,6 +18,7 @@ use crate::domain::recipient::Platform;
 use crate::fanout::{Hands, ToSender};
 use crate::fcm::message::Template;
 use crate::fcm::oauth::TokenState;
+use crate::ledger::judgement::Judgements;
 use crate::metrics::{Family, FloatGauge, Gauge, Metrics};
 use crate::wire::CeilingAnswer;
 
@@ -30,6 +31,8 @@ pub struct Watched {
     pub token: watch::Receiver<TokenState>,
     /// The dispatcher's hands.
     pub hands: Arc<Hands>,
+    /// What became of devices.
+    pub judgements: Judgements,
     /// Live instances.
     pub live: watch::Receiver<u32>,
     /// Why the last heartbeat failed.
@@ -69,6 +72,15 @@ pub fn cancelled(
     Arc::new(move |id| {
         // While draining there is neither: the next start finds both in the store.
         let _ = to_sender.send(ToSender::Cancelled(id));
+        if let Some(complete) = complete.upgrade() {
+            let _ = complete.send(id);
+        }
+    })
+}
+
+/// Tells the settler that there may be nothing left of a fan-out.
+pub fn complete(complete: mpsc::WeakUnboundedSender<FanoutId>) -> Arc<dyn Fn(FanoutId) + Send + Sync> {
+    Arc::new(move |id| {
         if let Some(complete) = complete.upgrade() {
             let _ = complete.send(id);
         }
@@ -151,6 +163,7 @@ fn parts(w: &Watched) -> Parts {
         ("credentials".to_owned(), token),
         ("ceiling".to_owned(), Ok(ceiling.trim_end().to_owned())),
         ("breaker".to_owned(), breaker),
+        ("devices".to_owned(), Ok(w.judgements.standing())),
         ("drain".to_owned(), draining),
     ]
 }

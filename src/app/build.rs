@@ -19,7 +19,7 @@ use crate::clock::DbClock;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
-use crate::fanout::claim::{Claimer, Doubt};
+use crate::fanout::claim::{Claimer, Doubt, Floor};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
@@ -30,7 +30,9 @@ use crate::fcm::connections::Settings as FcmSettings;
 use crate::fcm::http::TokenHttp;
 use crate::fcm::oauth::Tokens;
 use crate::ledger::flush::Flusher;
+use crate::ledger::judgement::Judgements;
 use crate::ledger::metrics::LedgerMetrics;
+use crate::ledger::retention::Retention;
 use crate::ledger::settle::Settler;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -58,7 +60,9 @@ impl App {
         let tokens = base.tokens(&ceiling);
         let mut metrics = Metrics::new();
         let hands = Arc::new(Hands::new(config.fcm.slots, Totals::register(&mut metrics)));
+        let judgements = Judgements::register(&mut metrics);
         let watched = Watched {
+            judgements: judgements.clone(),
             ceiling: ceiling.clone(),
             token: tokens.subscribe(),
             hands: Arc::clone(&hands),
@@ -73,8 +77,8 @@ impl App {
         let ops_state = bridge::ops(metrics, watched.clone());
 
         let wires = Wires { to_sender, clock, tokens, watched };
-        let ends = Ends { inbox, grants, stop, lease, ledger };
-        let (workers, handover, settled, cancelled) = base.workers(&config, wires.clone(), ends)?;
+        let ends = Ends { inbox, grants, stop, lease, ledger, judgements };
+        let (workers, handover, settled, [cancelled, complete]) = base.workers(&config, wires.clone(), ends)?;
         let api = bind(config.api.listen, "api.listen").await?;
         let ops = bind(config.ops.listen, "ops.listen").await?;
         let addrs = (local(&api)?, local(&ops)?);
@@ -86,6 +90,7 @@ impl App {
             handover,
             settled,
             cancelled,
+            complete,
             clock: wires.clock,
             boot: base.boot,
             keys: Arc::new(base.keys),
@@ -119,13 +124,14 @@ struct Ends {
     stop: CancellationToken,
     lease: Lease,
     ledger: LedgerMetrics,
+    judgements: Judgements,
 }
 
 type Built = (
     Workers,
     mpsc::Sender<crate::store::FreezeJob>,
     broadcast::Sender<crate::domain::ids::FanoutId>,
-    Arc<dyn Fn(crate::domain::ids::FanoutId) + Send + Sync>,
+    [Arc<dyn Fn(crate::domain::ids::FanoutId) + Send + Sync>; 2],
 );
 
 /// What must be there before anything can be wired.
@@ -163,6 +169,7 @@ impl Base {
         let (handover, accepted) = mpsc::channel(HANDOVER);
         let settled = broadcast::Sender::new(1024);
         let cancelled = bridge::cancelled(wires.to_sender.clone(), complete_tx.downgrade());
+        let told = [cancelled, bridge::complete(complete_tx.downgrade())];
         let wiring = Wiring {
             inbox: ends.inbox,
             grants: ends.grants,
@@ -176,15 +183,7 @@ impl Base {
         let sender = sender::start(self.fcm_settings(config), pacing(config), wiring)
             .map_err(|e| BuildError::Config { what: e.to_string() })?;
         let workers = Workers {
-            claimer: Claimer {
-                store: Arc::clone(&self.store),
-                boot: self.boot,
-                clock: Arc::clone(&wires.clock),
-                hands: Arc::clone(&wires.watched.hands),
-                sender: wires.to_sender.clone(),
-                jobs: HashMap::new(),
-                doubt: Doubt::default(),
-            },
+            claimer: self.claimer(&wires),
             freezer: Freezer {
                 store: Arc::clone(&self.store),
                 boot: self.boot,
@@ -205,7 +204,9 @@ impl Base {
             settler: Settler {
                 store: Arc::clone(&self.store),
                 settled: bridge::announce(wires.to_sender.clone(), settled.clone()),
+                judgements: ends.judgements,
             },
+            retention: self.retention(config),
             lease: ends.lease,
             accepted,
             outbound,
@@ -214,7 +215,25 @@ impl Base {
             to_sender: wires.to_sender,
             ceiling: ends.stop,
         };
-        Ok((workers, handover, settled, cancelled))
+        Ok((workers, handover, settled, told))
+    }
+
+    fn claimer(&self, wires: &Wires) -> Claimer {
+        Claimer {
+            store: Arc::clone(&self.store),
+            boot: self.boot,
+            clock: Arc::clone(&wires.clock),
+            hands: Arc::clone(&wires.watched.hands),
+            sender: wires.to_sender.clone(),
+            jobs: HashMap::new(),
+            doubt: Doubt::default(),
+            floor: Floor::default(),
+        }
+    }
+
+    fn retention(&self, config: &Config) -> Retention {
+        let keep = Duration::from_secs(u64::from(config.retention.keep_days) * 86_400);
+        Retention { store: Arc::clone(&self.store), boot: self.boot, keep }
     }
 
     fn fcm_settings(&self, config: &Config) -> FcmSettings {

@@ -36,8 +36,12 @@ use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
 use crate::fcm::oauth::TokenState;
 use crate::ledger::flush::Flusher;
+use crate::ledger::retention::Retention;
 use crate::ledger::settle::Settler;
 use crate::store::{FreezeJob, Store};
+
+/// The end of a drain that is kept for writing down: five flushes of a database that answers within a second.
+const WRITING: Duration = Duration::from_secs(5);
 
 /// Why the app was not built.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +95,7 @@ struct Workers {
     flusher: Flusher,
     outbound: mpsc::UnboundedReceiver<Outbound>,
     settler: Settler,
+    retention: Retention,
     complete: mpsc::UnboundedReceiver<FanoutId>,
     sender: JoinHandle<()>,
     to_sender: mpsc::UnboundedSender<ToSender>,
@@ -141,7 +146,7 @@ impl App {
         let mut running = Running::start(self.workers, Arc::clone(&self.store));
         let early = running.until(&shutdown).await;
         draining.cancel();
-        let drain = running.drain(api, &self.store, self.boot);
+        let drain = running.drain(api, (&self.store, self.boot), grace);
         let drained = tokio::time::timeout(grace, drain).await;
         ops_stop.cancel();
         log_end(ops.await, "operations listener");
@@ -173,7 +178,7 @@ impl Running {
         let (stop, stop_lease) = (CancellationToken::new(), CancellationToken::new());
         let mut takers = JoinSet::new();
         let (claimer, freezer, accepted) = (w.claimer, w.freezer, w.accepted);
-        let (claims, freezes) = (stop.clone(), stop.clone());
+        let (claims, freezes, purges, retention) = (stop.clone(), stop.clone(), stop.clone(), w.retention);
         takers.spawn(async move {
             claimer.run(claims).await;
             "claimer"
@@ -181,6 +186,10 @@ impl Running {
         takers.spawn(async move {
             freezer.run(accepted, freezes).await;
             "freezer"
+        });
+        takers.spawn(async move {
+            retention.run(purges).await;
+            "retention"
         });
         Self {
             lease: tokio::spawn(w.lease.run(store, stop_lease.clone())),
@@ -203,7 +212,7 @@ impl Running {
                 () = shutdown.cancelled() => return None,
                 _ = look.tick() => {}
             }
-            let taker = self.takers.try_join_next().map(|end| end.unwrap_or("claimer or freezer"));
+            let taker = self.takers.try_join_next().map(|end| end.unwrap_or("claimer, freezer or retention"));
             let ended = [
                 (taker.is_some(), taker.unwrap_or_default()),
                 (self.sender.is_finished(), "sender thread"),
@@ -221,15 +230,17 @@ impl Running {
     async fn drain<T: Send + 'static>(
         mut self,
         api: tokio::task::JoinHandle<Result<T, door::Cut>>,
-        store: &Arc<dyn Store>,
-        boot: BootId,
+        (store, boot): (&Arc<dyn Store>, BootId),
+        grace: Duration,
     ) {
         tracing::info!(target: "fanfare::app", boot_id = %boot, "draining");
         self.stop.cancel();
         // A slow request of the API must not hold up the sender, nor the other way round.
         let told = self.to_sender.send(ToSender::Drain).is_ok();
+        let abandon = tokio::spawn(abandon_after(patience(grace), self.to_sender.clone()));
         let sender = tokio::task::spawn_blocking(move || self.sender.join().is_ok());
         let (api, sender) = tokio::join!(api, sender);
+        abandon.abort();
         log_end(api, "API listener");
         let sender = sender.unwrap_or(false);
         while self.takers.join_next().await.is_some() {}
@@ -246,6 +257,19 @@ impl Running {
         store.close().await;
         let clean = told && sender && flushed && settled && lease;
         tracing::info!(target: "fanfare::app", boot_id = %boot, clean, "drained");
+    }
+}
+
+/// How long a drain waits for what is in flight.
+fn patience(grace: Duration) -> Duration {
+    grace.saturating_sub(WRITING).max(grace / 2)
+}
+
+/// What hangs for longer is given up, so that there is time to write down what is known.
+async fn abandon_after(patience: Duration, sender: mpsc::UnboundedSender<ToSender>) {
+    tokio::time::sleep(patience).await;
+    if sender.send(ToSender::Abandon).is_err() {
+        tracing::debug!(target: "fanfare::app", patience_ms = patience.as_millis(), "the sender thread has ended");
     }
 }
 

@@ -101,7 +101,7 @@ pub fn unavailable(error: StoreError) -> BuildError {
         // It names its own: not every schema is mended by migrating.
         StoreError::Schema(_) => "",
         StoreError::Corrupt(_) => "; check that database.url (DATABASE_URL) names a database of Fanfare",
-        _ => "; check database.url (DATABASE_URL) and that the server runs",
+        _ => "; check database.url (DATABASE_URL): a server has to run, a file to be writable",
     };
     BuildError::Unavailable { what: format!("{error}{fix}") }
 }

@@ -13,6 +13,7 @@ pub mod migrate;
 pub mod openapi;
 pub mod send;
 pub mod serve;
+pub mod sweep;
 pub mod target;
 
 use std::io::{self, Write};
@@ -109,7 +110,7 @@ impl From<DemoError> for Failure {
 /// Fans one match event out to every follower's phone through FCM HTTP v1.
 ///
 /// Exit codes: 0 ok, 1 failure, 2 usage, 69 a dependency is unavailable, 75 refused for now (quota or
-/// overload): try again later, 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
+/// overload) or paused: try again later, 78 bad configuration; 130 and 143 after a second SIGINT or SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -148,12 +149,15 @@ enum Command {
     Migrate(Settings),
     /// Post an event to a running service.
     Send(send::SendArgs),
-    /// List, show, explain and cancel fan-outs of a running service.
+    /// List, show, explain, cancel, replay and resume fan-outs of a running service.
     #[command(subcommand)]
     Fanout(fanout::FanoutCommand),
     /// Import, export and look at devices of a running service.
     #[command(subcommand)]
     Devices(devices::DevicesCommand),
+    /// Find dead devices without sending anything: a running service asks FCM with validate_only.
+    #[command(after_help = sweep::EXAMPLES)]
+    Sweep(sweep::SweepArgs),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -216,6 +220,7 @@ impl Cli {
             Command::Send(args) => send::run(args).await,
             Command::Fanout(command) => fanout::run(command).await,
             Command::Devices(command) => devices::run(command).await,
+            Command::Sweep(args) => sweep::run(args).await,
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }

@@ -12,7 +12,7 @@ use time::format_description::well_known::Rfc3339;
 use super::target::{Target, print_json};
 use super::{Failure, fanout, print};
 use crate::config;
-use crate::wire::{self, EventRequest};
+use crate::wire::{self, EventRequest, SupersedesRequest};
 
 const EXAMPLE: &str = "\
 Which fields a type needs, the service says when one is missing. A goal:
@@ -50,8 +50,14 @@ pub struct SendArgs {
     /// Seconds it is useful [default: the type's].
     #[arg(long, value_name = "SECONDS")]
     useful_for: Option<u32>,
+    /// The id of an event this one corrects: that one stops at once.
+    #[arg(long, value_name = "EVENT", requires = "mode")]
+    supersedes: Option<String>,
+    /// Who is told of a correction: whoever got what is wrong, or everybody.
+    #[arg(long, value_name = "MODE", requires = "supersedes", value_parser = ["retract", "replace"])]
+    mode: Option<String>,
     /// Read the whole event as JSON from this file, - for standard input.
-    #[arg(long, conflicts_with_all = ["kind", "match_id", "subjects", "fields", "data", "id", "occurred_at", "useful_for"])]
+    #[arg(long, conflicts_with_all = ["kind", "match_id", "subjects", "fields", "data", "id", "occurred_at", "useful_for", "supersedes", "mode"])]
     file: Option<PathBuf>,
     /// Wait until it is settled, at most this many seconds [default: no wait; without a number: 120].
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "120")]
@@ -78,7 +84,11 @@ pub async fn run(args: SendArgs) -> Result<(), Failure> {
     if target.json {
         return print_json(&accepted);
     }
-    let what = if repeat { "was accepted before" } else { "accepted" };
+    let what = match (&accepted.duplicate_of, &accepted.superseded_by) {
+        (Some(event), _) => format!("tells the same as {event}, which is under way"),
+        (None, Some(by)) => format!("accepted, and superseded by fan-out {by} before it was sent"),
+        (None, None) => if repeat { "was accepted before" } else { "accepted" }.to_owned(),
+    };
     let (id, fanout) = (&event.id, &accepted.fanout_id);
     print(&format!("event {id} {what}: fan-out {fanout}\nfollow it: fanfare fanout show {fanout} --wait\n"))
 }
@@ -99,7 +109,7 @@ async fn event(args: SendArgs) -> Result<EventRequest, Failure> {
         subjects,
         fields: values("--field", args.fields)?,
         data: values("--data", args.data)?,
-        supersedes: None,
+        supersedes: args.supersedes.zip(args.mode).map(|(event_id, mode)| SupersedesRequest { event_id, mode }),
         useful_for_s: args.useful_for,
     })
 }

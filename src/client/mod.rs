@@ -17,7 +17,7 @@ use again::Budget;
 
 use crate::wire::{
     CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
-    FanoutList, FollowsRequest, Problem,
+    FanoutList, FollowsRequest, Problem, ReplayAnswer, ReplayRequest, ResumeRequest, Sweep, SweepRequest,
 };
 
 /// Longest wait for an answer beyond what was asked to be waited for.
@@ -138,6 +138,22 @@ impl Client {
         self.call(self.request(Method::POST, &["fanouts", id, "cancel"])).await
     }
 
+    /// Replays a fan-out, or says what a replay would be.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused when it has not ended, was corrected, or is being replayed.
+    pub async fn replay(&self, id: &str, asked: &ReplayRequest) -> Result<ReplayAnswer, ClientError> {
+        self.call(self.request(Method::POST, &["fanouts", id, "replay"]).json(asked)).await
+    }
+
+    /// Resumes a paused fan-out; it as it stands then.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused when it is not paused.
+    pub async fn resume(&self, id: &str, asked: &ResumeRequest) -> Result<Fanout, ClientError> {
+        self.call(self.request(Method::POST, &["fanouts", id, "resume"]).json(asked)).await
+    }
+
     /// Registers a device.
     ///
     /// # Errors
@@ -168,6 +184,22 @@ impl Client {
     /// [`ClientError`].
     pub async fn delete_device(&self, id: &str) -> Result<(), ClientError> {
         self.answer(self.request(Method::DELETE, &["devices", id])).await.map(drop)
+    }
+
+    /// Begins a sweep, or says what one would do.
+    ///
+    /// # Errors
+    /// [`ClientError`]; refused while another one is under way.
+    pub async fn begin_sweep(&self, sweep: &SweepRequest) -> Result<Sweep, ClientError> {
+        self.call(self.request(Method::POST, &["sweeps"]).json(sweep)).await
+    }
+
+    /// One sweep.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn sweep(&self, id: &str) -> Result<Sweep, ClientError> {
+        self.call(self.request(Method::GET, &["sweeps", id])).await
     }
 
     /// Numbers in force.

@@ -30,7 +30,6 @@ const RULES: &[Rule] = &[
     lent_fit_slots,
     events_leave_connections,
     stall_is_before_timeout,
-    timeout_is_before_grace,
     quota_is_safe,
     filter_parses,
 ];
@@ -143,13 +142,6 @@ fn stall_is_before_timeout(config: &Config) -> Broken {
     broken(stall >= timeout, "fcm.stall_after_ms", fault, "lower it, or raise fcm.attempt_timeout_ms")
 }
 
-fn timeout_is_before_grace(config: &Config) -> Broken {
-    let (timeout, grace) = (config.fcm.attempt_timeout_ms, config.drain.grace_ms);
-    let fault =
-        format!("{timeout} ms is not shorter than drain.grace_ms ({grace} ms): a drain would throw answers away");
-    broken(timeout >= grace, "fcm.attempt_timeout_ms", fault, "lower it, or raise drain.grace_ms")
-}
-
 fn quota_is_safe(config: &Config) -> Broken {
     let ceiling = &config.ceiling;
     // The most one minute can see: a full burst, then the rate.
@@ -221,12 +213,6 @@ mod tests {
         // The quota says 600 a minute; the burst of one makes it 601.
         refused(&[("CEILING__RATE_PER_S", "10"), ("CEILING__QUOTA_PER_MINUTE", "600")], "ceiling.rate_per_s", "601");
         taken(&[("CEILING__RATE_PER_S", "10"), ("CEILING__QUOTA_PER_MINUTE", "601")]);
-    }
-
-    #[test]
-    fn an_attempt_may_not_outlast_the_drain() {
-        refused(&[("DRAIN__GRACE_MS", "30000")], "fcm.attempt_timeout_ms", "drain.grace_ms (30000 ms)");
-        taken(&[("DRAIN__GRACE_MS", "30001")]);
     }
 
     #[test]
@@ -343,7 +329,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_found_at_once() {
-        let pairs = [("OPS__LISTEN", "127.0.0.1:8080"), ("DRAIN__GRACE_MS", "1"), ("REDIS__URL", "x")];
+        let pairs = [("OPS__LISTEN", "127.0.0.1:8080"), ("FCM__STALL_AFTER_MS", "30000"), ("REDIS__URL", "x")];
         let error = load(None, &env(&pairs)).unwrap_err();
         assert_eq!(error.faults.len(), 3);
         assert_eq!(error.to_string().lines().count(), 4, "{error}");

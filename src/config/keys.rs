@@ -84,6 +84,7 @@ pub const KEYS: &[Key] = &[
     integer("ceiling.quota_per_minute", 1, 100_000_000, "requests/min"),
     key("types.file", Kind::Text),
     integer("drain.grace_ms", 1, 3_600_000, "ms"),
+    integer("retention.keep_days", 2, 3650, "days"),
     key("log.format", Kind::Choice(&["auto", "json", "text"])),
     key("log.filter", Kind::Text),
 ];

@@ -43,6 +43,8 @@ pub struct Config {
     pub types: Types,
     /// Shutdown.
     pub drain: Drain,
+    /// How long what has ended is kept.
+    pub retention: Retention,
     /// Logs.
     pub log: Log,
 }
@@ -210,8 +212,16 @@ pub struct Types {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
-    /// Longest wait for what is in flight, ms.
+    /// Longest shutdown, its last 5 s kept for writing, ms.
     pub grace_ms: u64,
+}
+
+/// How long what has ended is kept.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retention {
+    /// Days after which a settled fan-out, its event and its rows are deleted.
+    pub keep_days: u32,
 }
 
 /// Logs.

@@ -2,6 +2,7 @@
 //! Must never know: SQL, threads, or how a chunk is sent.
 
 use super::bitmap::Bitmap;
+use super::derived::{Origin, PauseReason};
 use super::event::Event;
 use super::ids::{ChunkRef, DeviceKey, FanoutId};
 use super::outcome::{Cause, Outcome, coded_enum};
@@ -29,10 +30,12 @@ coded_enum!(
         Sending = 1 "sending",
         /// Settled: the tally never changes again.
         Done = 2 "done",
-        /// Cancelled by an operator; settled as soon as nothing of it is in flight.
+        /// Superseded, or cancelled by an operator; settled as soon as nothing of it is in flight.
         Cancelled = 3 "cancelled",
         /// A chunk was taken over too often without progress; an operator must decide.
         SetAside = 4 "set_aside",
+        /// Stopped by its budget or by a throttle, to be resumed. Never stored as such: it stands beside the state.
+        Paused = 5 "paused",
     }
 );
 
@@ -45,6 +48,8 @@ coded_enum!(
         Correction = 1 "correction",
         /// It repeats what an earlier one failed to do.
         Replay = 2 "replay",
+        /// It asks FCM which devices are dead, and sends nothing.
+        Sweep = 3 "sweep",
     }
 );
 
@@ -61,6 +66,8 @@ pub struct FanoutJob {
     pub accepted_ms: i64,
     /// Database time of the deadline, ms.
     pub deadline_ms: i64,
+    /// What it follows from.
+    pub origin: Origin,
 }
 
 /// A chunk this instance owns, with recipients looked up at the time of the claim.
@@ -166,6 +173,8 @@ pub struct ChunkAck {
     pub closed: bool,
     /// The fan-out is cancelled: launch nothing more of it, from any chunk.
     pub cancelled: bool,
+    /// Recipients whose outcome this flush changed although the tally was settled: it stays as it is.
+    pub late: u32,
     /// The merged bits, an earlier owner's late ones included.
     pub done: Bitmap,
 }
@@ -185,6 +194,8 @@ pub struct Outbound {
     pub released: Vec<(ChunkRef, i32)>,
     /// Absolute counters of this instance.
     pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Fan-outs that this instance has paused: to be written before their chunks are handed back.
+    pub paused: Vec<(FanoutId, PauseReason)>,
     /// Nothing is in flight: there is no reason to wait for more before writing.
     pub idle: bool,
 }
@@ -216,4 +227,6 @@ pub struct Flushed {
     pub outcomes: u32,
     /// The chunks they belonged to, as stored.
     pub acks: Vec<ChunkAck>,
+    /// Fan-outs that are paused, with how often each was resumed before.
+    pub paused: Vec<(FanoutId, i32)>,
 }

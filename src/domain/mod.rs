@@ -5,6 +5,7 @@ pub mod batch;
 pub mod bitmap;
 pub mod catalogue;
 pub mod charge;
+pub mod derived;
 pub mod event;
 pub mod ids;
 pub mod merge;

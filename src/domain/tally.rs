@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
+use super::recipient::Platform;
 
 /// Counts of outcomes. `delivered + failed + pending == recipients` holds by construction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -163,6 +164,8 @@ pub struct PartCounters {
     pub unsent: u64,
     /// Attempts resent after the shared refresh of the access token.
     pub reauthed: u64,
+    /// Attempts that were accepted, in the order of [`Platform::ALL`]: what shows that the provider is well for each.
+    pub accepted: [u64; Platform::ALL.len()],
     /// Attempts that were older than `stall_after` at some time.
     pub stalled: u64,
     /// Most slots lent out at once.
@@ -197,6 +200,9 @@ impl PartCounters {
         self.unsent += other.unsent;
         self.reauthed += other.reauthed;
         self.stalled += other.stalled;
+        for (mine, theirs) in self.accepted.iter_mut().zip(other.accepted) {
+            *mine += theirs;
+        }
         self.lent_peak = self.lent_peak.max(other.lent_peak);
         self.held_ms = self.held_ms.max(other.held_ms);
         self.grants_waited_ms = self.grants_waited_ms.max(other.grants_waited_ms);

@@ -34,6 +34,10 @@ const ENTITY: &str = "Requested entity was not found.";
 const LOGIN: &str = "Request had invalid authentication credentials. Expected OAuth 2 access token.";
 const SPENT: &str = "Quota exceeded for quota metric 'Sends' of service 'fcm.googleapis.com'.";
 const BURST: &str = "Quota exceeded: too many messages to this device.";
+/// What no log, row or page may show as it is: colours of a terminal, turned text, a device token, a URL, a path.
+pub(super) const HOSTILE: &str = "\u{1b}[31mred\u{1b}[0m \u{202e}turned\u{202c} \u{2066}in\u{2069}\r\n{\"level\":\"ERROR\"} token 'dQw4w9WgXcQ_hostile1:APA91bHPRgkF3JUikC4ENAHEeMrd41Zxv3hVZjC9KtT8OvPVGJ-hQMRKRrZuJAEcl7B338qju59zJMjw2DELjzEvxwYv7hH5Ynpc1ODQ0aT4U4' at https://evil.example/x?key=AIzaSyD-hostile0123456789abcdefghijk in /srv/hostile/secret.pem or C:\\\\hostile\\\\secret \u{200b}end\u{0}";
+/// The same device token where a text of 256 bytes would be cut: half of it is as good as all of it.
+const CROSSING: &str = "It is about the device whose registration is no longer any good and which was last heard of a long, long time ago by one of our many friendly front ends in the north of the world, where it keeps its name as dQw4w9WgXcQ_hostile1:APA91bHPRgkF3JUikC4ENAHEeMrd41Zxv3hVZjC9KtT8OvPVGJ-hQMRKRrZuJAEcl7B338qju59zJMjw2DELjzEvxwYv7hH5Ynpc1ODQ0aT4U4";
 const AWAY: &str = "The service is currently unavailable.";
 /// Long gone.
 const PAST: &str = "Wed, 21 Oct 2015 07:28:00 GMT";
@@ -62,6 +66,11 @@ pub(super) const ANSWERS: &[Answer] = &[
     row("payload", "400 FcmError INVALID_ARGUMENT with BadRequest message.android.ttl", Error(400, BAD, ASK, &[Fcm(BAD), Field("message.android.ttl")])),
     row("badjson", "400 BadRequest on a value of `data`, no FcmError", Error(400, BAD, "Invalid value at 'message.data[0].value' (TYPE_STRING), 12", &[Field("message.data[0].value")])),
     row("nodetails400", "400 without details", Error(400, BAD, ASK, &[])),
+    row("hostile", "400 FcmError whose text holds terminal colours, turned text, a device token, a URL and paths", Error(400, BAD, HOSTILE, &[Fcm(BAD), Field("message.data[0].value")])),
+    row("hostilefield", "400 FcmError, BadRequest with a hostile field, ApnsError and ErrorInfo with hostile reasons", Error(400, BAD, ASK, &[Fcm(BAD), Field(HOSTILE), Apns(400, HOSTILE), Info(HOSTILE)])),
+    row("hostilestatus", "503 whose canonical status is hostile", Error(503, HOSTILE, HOSTILE, &[Fcm("UNAVAILABLE")])),
+    row("hostilecut", "400 FcmError whose text has a device token across its 256th byte", Error(400, BAD, CROSSING, &[Fcm(BAD), Field("message.data[0].value")])),
+    row("hostilebig", "400 with 5 MB of hostile JSON", Repeat(400, JSON, HOSTILE.as_bytes(), 15_000)),
     row("iam", "403 without FcmError: the role is missing", Error(403, DENIED, "Permission 'cloudmessaging.messages.create' denied on resource '//cloudresourcemanager.googleapis.com/projects/p' (or it may not exist).", &[])),
     row("apidisabled", "403 without FcmError: the API is off", Error(403, DENIED, "Firebase Cloud Messaging API has not been used in project 1 before or it is disabled.", &[])),
     row("noproject", "404 without details", Error(404, GONE, ENTITY, &[])),

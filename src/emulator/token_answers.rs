@@ -48,6 +48,7 @@ pub(super) const TOKEN_ANSWERS: &[(&str, &str, TokenWire)] = &[
     ("grant-signature", "400 invalid_grant: the key is wrong or revoked", Refuse(400, "invalid_grant", "Invalid JWT Signature.")),
     ("grant-clock", "400 invalid_grant: the clock is wrong", Refuse(400, "invalid_grant", LATE)),
     ("grant-account", "400 invalid_grant: the account was deleted", Refuse(400, "invalid_grant", "Invalid grant: account not found")),
+    ("grant-hostile", "400 invalid_grant with terminal colours, a device token, a URL and a path in its text", Refuse(400, "invalid_grant", super::table::HOSTILE)),
     ("grant-bare", "400 invalid_grant that says no more", Refuse(400, "invalid_grant", "")),
     ("client-disabled", "401 disabled_client", Refuse(401, "disabled_client", "The OAuth client was disabled.")),
     ("client-unauthorized", "401 unauthorized_client", Refuse(401, "unauthorized_client", "Client is unauthorized to retrieve access tokens using this method, or client not authorized for any of the scopes requested.")),

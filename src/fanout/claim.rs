@@ -29,6 +29,8 @@ const UNREADABLE_FOR_MS: i64 = 10_000;
 const DOUBT: Duration = Duration::from_secs(12);
 /// While in doubt, what is ours is looked up this often.
 const RECOLLECT_EVERY: Duration = Duration::from_secs(3);
+/// A chunk of the least urgent class lasts for 10,000 launches, at its one in twenty: seconds, at any rate.
+const FLOOR_EVERY: Duration = Duration::from_secs(1);
 /// Jobs remembered; beyond that all are forgotten.
 const REMEMBERED: usize = 256;
 
@@ -48,6 +50,22 @@ pub struct Claimer {
     pub jobs: HashMap<FanoutId, Arc<FanoutJob>>,
     /// Whether chunks may be ours that nobody here knows of.
     pub doubt: Doubt,
+    /// When to look for something that is not urgent.
+    pub floor: Floor,
+}
+
+/// When to claim a chunk that is less urgent than all in hand.
+#[derive(Debug, Default)]
+pub struct Floor(Option<Instant>);
+
+impl Floor {
+    fn due(&mut self, now: Instant) -> bool {
+        let due = self.0.is_none_or(|at| at <= now);
+        if due {
+            self.0 = Some(now + FLOOR_EVERY);
+        }
+        due
+    }
 }
 
 /// When to look for chunks that are ours because of an answer that was lost.
@@ -85,9 +103,9 @@ impl Claimer {
             if self.doubt.due(Instant::now()) {
                 self.recollect().await;
             }
-            let Some(request) = self.request() else { continue };
-            match self.claim(request).await {
-                Ok(taken) => {
+            match self.fill().await {
+                Ok(None) => {}
+                Ok(Some(taken)) => {
                     dry = taken == 0;
                     if outage.over() {
                         tracing::info!(target: "fanfare::fanout", taken, "claims are back");
@@ -116,8 +134,19 @@ impl Claimer {
         Some(ClaimRequest { boot: self.boot, want: 1, more_urgent_than: Some(class) })
     }
 
-    async fn claim(&mut self, request: ClaimRequest) -> Result<usize, StoreError> {
+    /// Chunks taken; `None` when the hands want none. Claims go by urgency, so that while there is always something urgent
+    /// they would never come to the least urgent class, and its floor in the hands would be a floor of nothing.
+    async fn fill(&mut self) -> Result<Option<usize>, StoreError> {
+        if let Some(than) = self.hands.without_bulk().filter(|_| self.floor.due(Instant::now())) {
+            let claimed = self.store.claim_floor(self.boot, than).await?;
+            self.keep(claimed).await?;
+        }
+        let Some(request) = self.request() else { return Ok(None) };
         let claimed = self.store.claim(request).await?;
+        self.keep(claimed).await.map(Some)
+    }
+
+    async fn keep(&mut self, claimed: Vec<ClaimedChunk>) -> Result<usize, StoreError> {
         let taken = claimed.len();
         let back = self.hand_on(claimed).await;
         if !back.is_empty() {
@@ -160,7 +189,8 @@ impl Claimer {
     }
 
     async fn job(&mut self, id: FanoutId) -> Result<Arc<FanoutJob>, StoreError> {
-        if let Some(job) = self.jobs.get(&id) {
+        // What a capped one may still do changes when it is resumed.
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.origin.cap.is_none()) {
             return Ok(Arc::clone(job));
         }
         let job = self
@@ -180,6 +210,14 @@ impl Claimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_floor_is_looked_after_once_a_second() {
+        let t = Instant::now();
+        let mut floor = Floor::default();
+        let looks: Vec<u64> = (0..30).filter(|i| floor.due(t + Duration::from_millis(i * 100))).collect();
+        assert_eq!(looks, [0, 10, 20]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn in_doubt_it_looks_at_once_and_a_last_time_after_the_doubt() {

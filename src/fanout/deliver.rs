@@ -40,7 +40,7 @@ impl Dispatcher {
         let spot = flying.spot;
         let probe = flying.ticket.is_probe();
         let facts = self.facts(&flying, answer, probe);
-        self.count(spot, answer);
+        self.count(&flying, answer);
         let no = self.note_variant(spot, answer.verdict);
         self.gates.breaker.finish(flying.ticket, mark(answer.verdict), self.now);
         self.gates.note(credit(answer.verdict), flying.platform, self.now);
@@ -81,7 +81,7 @@ impl Dispatcher {
         }
     }
 
-    fn count(&mut self, spot: Spot, answer: &Attempted) {
+    fn count(&mut self, flying: &Flying, answer: &Attempted) {
         let now_ms = self.wiring.clock.now_ms();
         let totals = self.wiring.hands.totals();
         match answer.verdict {
@@ -96,7 +96,7 @@ impl Dispatcher {
             }
             _ => {}
         }
-        let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) else {
+        let Some(fan) = self.fans.get_mut(&flying.spot.key.chunk.fanout) else {
             return;
         };
         fan.dirty = true;
@@ -112,6 +112,7 @@ impl Dispatcher {
             c.send.record(millis(answer.took));
         }
         if answer.verdict == Verdict::Accepted {
+            c.accepted[flying.platform as usize] += 1;
             c.behind_pitch.record(u64::try_from(now_ms - occurred_ms).unwrap_or(0));
         }
     }
@@ -155,6 +156,7 @@ impl Dispatcher {
             self.wiring.ceiling.throttled(after);
             let lost = self.stock.clear();
             self.wiring.ceiling.forfeited(lost);
+            self.pause_capped();
         }
     }
 
@@ -226,7 +228,7 @@ impl Dispatcher {
         }
     }
 
-    fn flush_maybe(&mut self, spot: Spot) {
+    pub(super) fn flush_maybe(&mut self, spot: Spot) {
         if let Some(chunk) = self.hand.get(spot.key)
             && chunk.deliveries.get(&spot.ordinal).is_some_and(|d| d.maybe)
         {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::ceiling::CeilingSnapshot;
 use crate::domain::batch::FanoutJob;
 use crate::domain::catalogue::{Catalogue, LiveCatalogue};
+use crate::domain::derived::Cap;
 use crate::domain::recipient::{Locale, Platform, Recipient};
 use crate::domain::tally::PartCounters;
 
@@ -29,6 +30,12 @@ pub struct Fan {
     pub dirty: bool,
     /// It is cancelled: a chunk that comes in hand yet ends at once.
     pub cancelled: bool,
+    /// It is paused: a chunk that comes in hand yet is handed back, unless its deadline is past.
+    pub paused: bool,
+    /// Most attempts of all instances together.
+    pub cap: Option<Cap>,
+    /// Attempts that others made, as far as is known.
+    elsewhere: u64,
     /// Refused recipients whose variant has not shown yet whether it is theirs or the message's fault.
     pub suspects: Vec<(Spot, VariantNo)>,
     /// The highest epoch under which each chunk was taken in hand here, by chunk number.
@@ -46,11 +53,15 @@ impl Fan {
     #[must_use]
     pub fn new(job: Arc<FanoutJob>, now_ms: i64) -> Self {
         let counters = PartCounters { first_claim_ms: now_ms, ..PartCounters::default() };
+        let cap = job.origin.cap;
         Self {
             job,
             counters,
             dirty: true,
             cancelled: false,
+            paused: false,
+            cap,
+            elsewhere: cap.map_or(0, |cap| cap.spent),
             suspects: Vec::new(),
             taken: HashMap::new(),
             held: Duration::ZERO,
@@ -69,6 +80,31 @@ impl Fan {
             self.taken.insert(chunk_no, epoch);
         }
         !known
+    }
+
+    /// Takes over what a job that was read later says of the cap: that it was resumed, or what others have spent since.
+    pub fn renew(&mut self, cap: Option<Cap>) {
+        let Some(cap) = cap.filter(|cap| cap.resumed >= self.resumed()) else { return };
+        let elsewhere = cap.spent.saturating_sub(self.counters.attempts);
+        if cap.resumed > self.resumed() {
+            self.elsewhere = elsewhere;
+            (self.cap, self.paused) = (Some(cap), false);
+        } else {
+            // What is stored of this instance's own attempts may lag behind: it never lowers what is known.
+            self.elsewhere = self.elsewhere.max(elsewhere);
+        }
+    }
+
+    /// Times it was resumed, as far as is known here.
+    #[must_use]
+    pub fn resumed(&self) -> i32 {
+        self.cap.map_or(0, |cap| cap.resumed)
+    }
+
+    /// Whether it has made as many attempts as it may. What others make meanwhile the store adds up.
+    #[must_use]
+    pub fn spent(&self) -> bool {
+        self.cap.is_some_and(|cap| self.counters.attempts + self.elsewhere >= cap.most)
     }
 
     /// The variant a recipient reads, rendered at its first use with the texts in force when the first was.
@@ -146,6 +182,7 @@ mod tests {
     use super::*;
     use crate::domain::batch::Class;
     use crate::domain::catalogue::BUILT_IN;
+    use crate::domain::derived::Origin;
     use crate::domain::event::Event;
     use crate::domain::ids::{DeviceKey, EventId, FanoutId, MatchId};
     use crate::domain::recipient::Address;
@@ -161,8 +198,16 @@ mod tests {
             fields: BTreeMap::from(["home", "away", "score"].map(|f| (f.to_owned(), f.to_owned()))),
             data: BTreeMap::new(),
             useful_for_s: 60,
+            supersedes: None,
         };
-        Arc::new(FanoutJob { id: FanoutId(1), event, class: Class::Normal, accepted_ms: 0, deadline_ms: 60_000 })
+        Arc::new(FanoutJob {
+            id: FanoutId(1),
+            event,
+            class: Class::Normal,
+            accepted_ms: 0,
+            deadline_ms: 60_000,
+            origin: Origin::default(),
+        })
     }
 
     fn title(fan: &mut Fan, locale: &str, live: &LiveCatalogue) -> String {
@@ -173,6 +218,34 @@ mod tests {
         let body = fan.variant(no).template.as_ref().unwrap().body(&recipient.address, 60_000, 0);
         let sent: Value = serde_json::from_slice(&body).unwrap();
         sent["message"]["notification"]["title"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_budget_is_spent_by_attempting_wherever_and_renewed_by_a_resumption_only() {
+        let cap = |most, spent, resumed| Some(Cap { most, spent, resumed });
+        let mut capped = FanoutJob::clone(&job());
+        capped.origin.cap = cap(10, 4, 0);
+        let mut fan = Fan::new(Arc::new(capped), 0);
+        fan.counters.attempts = 5;
+        assert!(!fan.spent());
+        fan.counters.attempts = 6;
+        assert!(fan.spent());
+        fan.paused = true;
+        fan.renew(cap(10, 10, 0));
+        assert!(fan.paused && fan.spent(), "the same job read again");
+        let mut learns = FanoutJob::clone(&job());
+        learns.origin.cap = cap(10, 0, 0);
+        let mut learns = Fan::new(Arc::new(learns), 0);
+        learns.counters.attempts = 3;
+        learns.renew(cap(10, 10, 0));
+        assert!(learns.spent(), "a fresh claim tells what others made: 7");
+        learns.renew(cap(10, 2, 0));
+        assert!(learns.spent(), "what is stored lags behind");
+        fan.renew(cap(13, 10, 1));
+        assert!(!fan.paused && !fan.spent());
+        fan.counters.attempts = 9;
+        assert!(fan.spent(), "4 elsewhere and 9 here");
+        assert!(!Fan::new(job(), 0).spent(), "no cap");
     }
 
     #[test]

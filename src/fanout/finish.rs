@@ -17,6 +17,7 @@ impl Dispatcher {
             return;
         };
         let delivery = chunk.deliveries.get(&spot.ordinal).cloned().unwrap_or_default();
+        let maybe = chunk.may_have_been_reached(spot.ordinal);
         if !chunk.finish(spot.ordinal) {
             self.exposure.give(1);
             return;
@@ -37,7 +38,7 @@ impl Dispatcher {
             device_version: recipient.map_or(0, |r| r.version),
         });
         let ordinal = spot.ordinal;
-        let record = OutcomeRecord { chunk: chunk_ref, ordinal, key, outcome, maybe: delivery.maybe, failure };
+        let record = OutcomeRecord { chunk: chunk_ref, ordinal, key, outcome, maybe, failure };
         self.outbox.outcome(meta, record, self.now);
     }
 

@@ -107,10 +107,20 @@ impl Flight {
         Some(flying)
     }
 
+    /// Takes all down; whom they are for.
+    pub fn clear(&mut self) -> Vec<Spot> {
+        self.by_age.clear();
+        self.old.clear();
+        self.lent = 0;
+        self.flying.drain().map(|(_, flying)| flying.spot).collect()
+    }
+
     /// Notes attempts that have become old and lends their slots out while that helps; returns whom they are for.
     ///
     /// When more than a quarter of those that may be in flight are old, the provider is slow, and lending would add load.
-    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed.
+    /// Not of those that are: with exactly a quarter stalled, somebody has always just landed. But when nothing else is in
+    /// flight, nobody can tell a slow provider from devices that hang: then one slot is lent to find out, and if it is
+    /// answered, it goes on being used, so that some dozens of devices never stop a goal altogether.
     pub fn age(&mut self, now: Instant) -> Vec<Spot> {
         let mut fresh = Vec::new();
         while let Some((started, id)) = self.by_age.front().copied() {
@@ -129,11 +139,13 @@ impl Flight {
     }
 
     fn lend(&mut self) {
-        for id in &self.old {
-            if self.lent >= self.slots.lent || self.old.len() * 4 > self.slots.slots + self.lent {
+        for i in 0..self.old.len() {
+            let slow = self.old.len() * 4 > self.slots.slots + self.lent;
+            let asks = self.old.len() == self.flying.len() && self.free() == 0;
+            if self.lent >= self.slots.lent || (slow && !asks) {
                 return;
             }
-            if let Some(flying) = self.flying.get_mut(id).filter(|f| !f.lent) {
+            if let Some(flying) = self.flying.get_mut(&self.old[i]).filter(|f| !f.lent) {
                 flying.lent = true;
                 self.lent += 1;
             }
@@ -199,6 +211,37 @@ mod tests {
         }
         assert_eq!(flight.age(later).len(), 3);
         assert_eq!(flight.lent(), 0, "3 of 8 are over a quarter");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_all_have_stalled_one_more_asks_whether_it_is_the_provider() {
+        let t = Instant::now();
+        let mut flight = flight(4, 3);
+        for _ in 0..4 {
+            launch(&mut flight, t);
+        }
+        for (second, lent) in [(1, 1), (2, 2), (3, 3), (4, 3)] {
+            let now = t + Duration::from_secs(second);
+            flight.age(now);
+            flight.age(now);
+            assert_eq!((flight.lent(), flight.free()), (lent, usize::from(second < 4)), "after {second} s");
+            if second < 4 {
+                launch(&mut flight, now);
+                flight.age(now);
+                assert_eq!(flight.lent(), lent, "while it has not stalled too, nobody else asks");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_taken_down_leaves_every_slot_free() {
+        let t = Instant::now();
+        let mut flight = flight(8, 4);
+        launch(&mut flight, t);
+        launch(&mut flight, t);
+        flight.age(t + Duration::from_secs(2));
+        assert_eq!(flight.clear().len(), 2);
+        assert_eq!((flight.free(), flight.lent(), flight.is_empty()), (8, 0, true));
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,19 +9,18 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::batch::Class;
+use crate::domain::batch::{Class, FanoutJob};
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::catalogue::LiveCatalogue;
+use crate::domain::derived::Source;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
-use crate::domain::merge::Merge;
 use crate::domain::recipient::KindMask;
-use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, Store, StoreError};
+use crate::store::{FreezeJob, FreezeReply, FreezeStep, Store, StoreError};
 use crate::telemetry::Outage;
 
+use super::source::Reading;
 use super::{Hands, ToSender};
 
-/// Followers read at once per subject.
-const PAGE: u32 = 10_000;
 /// Freezes that are not urgent running at once: the others wait their turn in the order they were accepted.
 const AT_ONCE: usize = 4;
 /// Times a step is repeated while the database is away; after that the freeze is taken up anew.
@@ -48,6 +47,13 @@ pub struct Freezer {
     pub frozen: mpsc::UnboundedSender<FanoutId>,
     /// The ceiling, per second: ranks spread a big fan-out over the time it takes.
     pub rate_per_s: f64,
+}
+
+/// `begin + position x 500 / ceiling`, in ms: when the chunk would be sent if it were alone. A fan-out begins when it
+/// was accepted; a sweep at its deadline, so that it goes behind whatever of its class is accepted before that.
+#[expect(clippy::cast_possible_truncation, reason = "far below 2^53 ms")]
+fn rank(begin_ms: i64, position: f64, rate_per_s: f64) -> i64 {
+    begin_ms + (position * CHUNK_SIZE as f64 * 1000.0 / rate_per_s) as i64
 }
 
 impl Freezer {
@@ -101,6 +107,14 @@ impl Freezer {
 
     async fn freeze(self, job: FreezeJob, turns: Arc<Semaphore>, stop: CancellationToken) {
         let id = job.job.id;
+        if job.hold_ms > 0 {
+            let hold = Duration::from_millis(u64::try_from(job.hold_ms).unwrap_or(0));
+            // A drain hands it on: whoever takes it waits for the rest of the hold.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(hold) => {}
+            }
+        }
         // A goal does not wait for the freezes of fan-outs that have an hour.
         let _turn = if job.job.class == Class::Urgent { None } else { turns.acquire().await.ok() };
         match self.steps(job, stop).await {
@@ -119,27 +133,27 @@ impl Freezer {
 
     /// Whether the freeze ended here.
     async fn steps(&self, job: FreezeJob, stop: CancellationToken) -> Result<bool, StoreError> {
-        let kinds = self.kinds(&job);
-        let mut merge = Merge::new(job.job.event.subjects.len(), job.cursor);
+        let mut reading = Reading::begin(&job, self.kinds(&job), &*self.store).await?;
         let (mut from, mut next_chunk) = (job.cursor, job.next_chunk);
         let mut keys: Vec<DeviceKey> = Vec::new();
         loop {
             if stop.is_cancelled() {
                 return Ok(false);
             }
-            self.fill(&mut merge, &job, kinds).await?;
-            keys.extend(merge.take(PAGE as usize));
-            let last = merge.finished();
+            reading.fill(&*self.store).await?;
+            keys.extend(reading.take());
+            let last = reading.finished();
             // Only the last chunk may be short: what does not fill one waits for the next page.
             let rest = keys.split_off(if last { keys.len() } else { keys.len() / CHUNK_SIZE * CHUNK_SIZE });
             let full = std::mem::replace(&mut keys, rest);
             if full.is_empty() && !last {
                 continue;
             }
-            let step = self.step(&job, (from, next_chunk), full, last);
+            let mut step = self.step(&job, (from, next_chunk), full, last);
             if let Some(chunk) = step.chunks.last() {
                 from = chunk.last().copied().unwrap_or(from);
             }
+            step.never_saw = reading.never_saw(if last { DeviceKey(i64::MAX) } else { from });
             next_chunk += i32::try_from(step.chunks.len()).unwrap_or(i32::MAX);
             if !self.write(step, &job).await? {
                 return Ok(false);
@@ -153,16 +167,6 @@ impl Freezer {
     /// A type that left the catalogue since it was accepted still reaches those who follow everything.
     fn kinds(&self, job: &FreezeJob) -> KindMask {
         self.catalogue.now().get(&job.job.event.kind).map_or(KindMask::ALL, |kind| KindMask::only(kind.bit))
-    }
-
-    async fn fill(&self, merge: &mut Merge, job: &FreezeJob, kinds: KindMask) -> Result<(), StoreError> {
-        while let Some((subject, after)) = merge.needs() {
-            let page = FollowerPage { subject: job.job.event.subjects[subject].clone(), kinds, after, limit: PAGE };
-            let keys = self.store.follower_page(page).await?;
-            let exhausted = keys.len() < PAGE as usize;
-            merge.feed(subject, keys, exhausted).map_err(|fault| StoreError::Corrupt(fault.to_string()))?;
-        }
-        Ok(())
     }
 
     fn step(&self, job: &FreezeJob, at: (DeviceKey, i32), keys: Vec<DeviceKey>, last: bool) -> FreezeStep {
@@ -179,15 +183,15 @@ impl Freezer {
             first_chunk,
             ranks,
             claim_first,
+            never_saw: None,
             last,
         }
     }
 
-    /// `accepted_at + chunk_no x 500 / ceiling`, in ms: when the chunk would be sent if it were alone.
-    #[expect(clippy::cast_possible_truncation, reason = "far below 2^53 ms")]
     fn rank(&self, job: &FreezeJob, first_chunk: i32, i: usize) -> i64 {
-        let position = f64::from(first_chunk) + i as f64;
-        job.job.accepted_ms + (position * CHUNK_SIZE as f64 * 1000.0 / self.rate_per_s) as i64
+        let FanoutJob { origin, accepted_ms, deadline_ms, .. } = &job.job;
+        let begin = if origin.source == Source::Devices { *deadline_ms } else { *accepted_ms };
+        rank(begin, f64::from(first_chunk) + i as f64, self.rate_per_s)
     }
 
     /// Repeats a step whose answer was lost: it answers again what it did, so that no claimed chunk is forgotten.

@@ -9,6 +9,7 @@ use crate::breaker::{Breaker, Ticket};
 use crate::clock::Boot;
 use crate::domain::outcome::{Cause, CredentialFault};
 use crate::domain::recipient::Platform;
+use crate::mutant;
 
 /// A credential that served somebody this recently works: a refusal is about the recipient then.
 const WORKS_FOR: Duration = Duration::from_secs(10);
@@ -134,7 +135,7 @@ impl Gates {
     /// Whether the instance lease is trusted now.
     #[must_use]
     pub fn leased(&self) -> bool {
-        Boot::now() < self.lease
+        mutant::on("lease_unchecked") || Boot::now() < self.lease
     }
 
     /// Holds everything until then; never shortens a pause.

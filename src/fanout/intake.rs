@@ -23,6 +23,7 @@ impl Dispatcher {
             }
             ToSender::Cancelled(id) => self.cancel(id),
             ToSender::Drain => self.drain(),
+            ToSender::Abandon => self.abandon(),
         }
     }
 
@@ -30,6 +31,7 @@ impl Dispatcher {
         let now_ms = self.wiring.clock.now_ms();
         let id = claimed.chunk.fanout;
         let fan = self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
+        fan.renew(job.origin.cap);
         if !fan.take(claimed.chunk.no, claimed.epoch) {
             return;
         }
@@ -45,9 +47,10 @@ impl Dispatcher {
                 self.outbox.outcome(chunk.meta, record, self.now);
             }
         }
-        if self.fans.get(&id).is_some_and(|fan| fan.cancelled) {
+        let fan = self.fans.get(&id);
+        if fan.is_some_and(|fan| fan.cancelled) {
             self.stop(key, CANCELLED);
-        } else if self.gates.draining {
+        } else if self.gates.draining || fan.is_some_and(|fan| fan.paused && fan.job.deadline_ms > now_ms) {
             self.stop(key, Ending::Release);
         }
         self.close_if_over(key);
@@ -65,6 +68,29 @@ impl Dispatcher {
         self.release_all();
     }
 
+    /// Gives up what is in flight. It may have been delivered, and is noted so for whoever owns its chunk next.
+    fn abandon(&mut self) {
+        self.landings.clear();
+        let given_up = self.flight.clear();
+        if !given_up.is_empty() {
+            let attempts = given_up.len();
+            tracing::warn!(target: "fanfare::fanout", attempts, "attempts without an answer are given up; they may be sent again");
+        }
+        for spot in given_up {
+            self.exposure.give(1);
+            let Some(chunk) = self.hand.get_mut(spot.key) else { continue };
+            chunk.flying = chunk.flying.saturating_sub(1);
+            let delivery = chunk.deliveries.entry(spot.ordinal).or_default();
+            (delivery.maybe, delivery.unconfirmed) = (true, true);
+            let ending = chunk.ending;
+            self.flush_maybe(spot);
+            if let Some(ending) = ending {
+                self.left_behind(spot, ending);
+            }
+            self.close_if_over(spot.key);
+        }
+    }
+
     /// Hands every chunk back: it may be another instance's by now, or soon.
     fn release_all(&mut self) {
         let keys: Vec<HandKey> = self.hand.iter().map(|(key, _)| key).collect();
@@ -77,6 +103,8 @@ impl Dispatcher {
     /// Outcomes are on disk: their exposure is free, and ownership may have changed.
     pub(super) fn flushed(&mut self, flushed: Flushed) {
         self.exposure.give(flushed.outcomes as usize);
+        let mut robbed = false;
+        flushed.paused.into_iter().for_each(|paused| self.heard_of_pause(paused));
         for ack in flushed.acks {
             if ack.cancelled {
                 self.cancel(ack.chunk.fanout);
@@ -89,10 +117,23 @@ impl Dispatcher {
             }
             // An older epoch's answer says nothing of a chunk that was claimed anew.
             if !ack.owned && self.hand.get(key).is_some_and(|c| c.meta.epoch <= ack.epoch) {
+                robbed |= self.hand.get(key).is_some_and(|c| c.ending.is_none());
                 self.stop(key, Ending::Lost);
             }
             self.close_if_over(key);
         }
+        if robbed {
+            self.distrust();
+        }
+    }
+
+    /// One chunk was taken from us while we trusted our lease (the database's clock leapt): so were all, and learning it
+    /// chunk by chunk would repeat an exposure for each. Nothing is launched until the next heartbeat says what is ours.
+    fn distrust(&mut self) {
+        let chunks = self.hand.iter().count();
+        tracing::warn!(target: "fanfare::fanout", chunks, "a chunk was taken over while the lease was trusted; all are let go");
+        self.gates.renew(Boot::now());
+        self.release_all();
     }
 
     /// Forgets fan-outs whose deadline is long past: another instance settled them.

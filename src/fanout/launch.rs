@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use crate::breaker::BreakerState;
+use crate::domain::derived::PauseReason;
 use crate::domain::outcome::{Cause, Outcome};
 use crate::domain::recipient::Platform;
 use crate::fcm::bearer::Bearer;
@@ -111,6 +112,10 @@ impl Dispatcher {
             let Some(fan) = self.fans.get_mut(&spot.key.chunk.fanout) else {
                 continue;
             };
+            if fan.spent() {
+                self.pause(spot.key.chunk.fanout, PauseReason::Budget);
+                continue;
+            }
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
             if fan.variant(no).stopped() {
                 self.shelve(spot);
@@ -162,7 +167,16 @@ impl Dispatcher {
             let recipient = chunk.recipient(spot.ordinal)?;
             let fan = self.fans.get_mut(&spot.key.chunk.fanout)?;
             let no = fan.variant_for(recipient, &self.wiring.catalogue);
-            fan.variant(no).template.as_ref().map(|t| t.body(&recipient.address, chunk.job.deadline_ms, now_ms))
+            let template = fan.variant(no).template.as_ref()?;
+            let body = || {
+                mutant::panic_at("body", recipient.address.value().as_bytes());
+                template.body(&recipient.address, chunk.job.deadline_ms, now_ms)
+            };
+            let made = std::panic::catch_unwind(AssertUnwindSafe(body));
+            if made.is_err() {
+                tracing::error!(target: "fanfare::fanout", fanout_id = %spot.key.chunk.fanout, ordinal = spot.ordinal, "an attempt panicked");
+            }
+            made.ok()
         });
         if body.is_none() {
             self.exposure.take();

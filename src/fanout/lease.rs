@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Boot, DbClock};
 use crate::domain::ids::BootId;
+use crate::mutant;
 use crate::store::{Heartbeat, Store, StoreError};
 
 use super::ToSender;
@@ -45,7 +46,9 @@ impl Lease {
         let lease_ms = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
         let beat = store.heartbeat(self.boot, lease_ms).await?;
         self.clock.observe(beat.now_ms, asked, Boot::now());
+        let asked = if mutant::on("lease_from_the_answer") { Boot::now() } else { asked };
         self.live.send_replace(beat.live_instances.max(1));
+        tell(&beat);
         let until = asked.plus(LEASE.saturating_sub(MARGIN));
         let cancelled = beat.cancelled.iter().map(|id| ToSender::Cancelled(*id));
         let news = std::iter::once(ToSender::Lease(until)).chain(cancelled);
@@ -83,12 +86,14 @@ fn report(answer: &Result<Heartbeat, StoreError>, was_failing: bool) {
         }
         _ => {}
     }
-    if let Ok(beat) = answer {
-        if beat.freed_chunks > 0 {
-            tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
-        }
-        if beat.set_aside > 0 {
-            tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
-        }
+}
+
+/// What a heartbeat did, the first one before anything runs included: after a kill that is the one that takes over.
+fn tell(beat: &Heartbeat) {
+    if beat.freed_chunks > 0 {
+        tracing::warn!(target: "fanfare::fanout", chunks = beat.freed_chunks, "took over chunks of an instance whose lease had expired");
+    }
+    if beat.set_aside > 0 {
+        tracing::warn!(target: "fanfare::fanout", chunks = beat.set_aside, "fan-out set aside");
     }
 }

@@ -22,8 +22,10 @@ mod intake;
 mod launch;
 pub mod lease;
 pub mod outbox;
+mod pause;
 pub mod sender;
 pub mod show;
+mod source;
 pub mod stock;
 pub mod throttle;
 pub mod totals;
@@ -58,6 +60,8 @@ pub enum ToSender {
     Cancelled(FanoutId),
     /// Start nothing new; end when nothing is in flight and everything is handed over.
     Drain,
+    /// The time of the drain is nearly over: give up what is in flight.
+    Abandon,
 }
 
 /// What the dispatcher shows of its hands, so that the claimer knows when to fill them.
@@ -167,6 +171,13 @@ impl Hands {
     pub fn displaced_by_more_urgent(&self) -> Option<Class> {
         let full = self.urgent.load(Ordering::Relaxed) >= self.enough || self.open.load(Ordering::Relaxed) >= MOST_OPEN;
         Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|_| !full)
+    }
+
+    /// With chunks in hand and none of them of the least urgent class there is: the least urgent in hand.
+    #[must_use]
+    pub fn without_bulk(&self) -> Option<Class> {
+        let room = self.open.load(Ordering::Relaxed) < MOST_OPEN;
+        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|class| room && *class != Class::Bulk)
     }
 
     /// An answer of the store was lost: this instance may own chunks it does not know of.

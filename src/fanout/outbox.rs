@@ -7,8 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::batch::{ChunkEnd, ChunkMeta, Outbound, OutcomeRecord};
+use crate::domain::derived::PauseReason;
 use crate::domain::ids::{ChunkRef, FanoutId};
 use crate::domain::tally::PartCounters;
+use crate::mutant;
 
 /// Longest time an outcome waits here for company.
 const LINGER: Duration = Duration::from_millis(10);
@@ -33,8 +35,9 @@ impl Exposure {
 
     /// How many more may be launched.
     #[must_use]
-    pub const fn free(&self) -> usize {
-        self.most.saturating_sub(self.used)
+    pub fn free(&self) -> usize {
+        let most = if mutant::on("exposure_unbounded") { usize::MAX } else { self.most };
+        most.saturating_sub(self.used)
     }
 
     /// Takes one.
@@ -96,6 +99,12 @@ impl Outbox {
         self.pending.released.push(held);
     }
 
+    /// Says that a fan-out is paused.
+    pub fn pause(&mut self, id: FanoutId, reason: PauseReason, now: Instant) {
+        self.since.get_or_insert(now);
+        self.pending.paused.push((id, reason));
+    }
+
     /// Adds counters; they alone make no message due.
     pub fn part(&mut self, id: FanoutId, counters: PartCounters) {
         self.pending.parts.retain(|(other, _)| *other != id);
@@ -110,7 +119,8 @@ impl Outbox {
 
     /// The next message, when one is due: enough outcomes, or waited long enough, or nothing more will come (`idle`).
     pub fn due(&mut self, now: Instant, idle: bool) -> Option<Outbound> {
-        let over = !self.pending.ends.is_empty() || !self.pending.released.is_empty();
+        let over =
+            !self.pending.ends.is_empty() || !self.pending.released.is_empty() || !self.pending.paused.is_empty();
         let full = self.pending.outcomes.len() >= self.batch || over;
         let late = self.since.is_some_and(|t| now >= t + LINGER);
         let any = self.since.is_some() || !self.pending.parts.is_empty();

@@ -3,6 +3,7 @@
 
 use crate::domain::batch::FanoutJob;
 use crate::domain::catalogue::Catalogue;
+use crate::domain::derived::Source;
 use crate::domain::recipient::{Locale, Platform};
 use crate::fcm::message::Template;
 
@@ -27,10 +28,15 @@ impl Variant {
     /// gives a variant without template: its recipients end as `internal`.
     #[must_use]
     pub fn build(job: &FanoutJob, catalogue: &Catalogue, locale: &str, platform: Platform) -> Self {
+        if job.origin.source == Source::Devices {
+            let (name, template) = (Self::name(job, locale, platform), Some(Template::probe(platform)));
+            return Self { name, template, accepted: false, refused: 0, answered: 0 };
+        }
         let event = &job.event;
         let template = catalogue.get(&event.kind).and_then(|kind| {
             let text = kind.render(locale, event);
-            let made = Template::new(event, kind, &text, platform);
+            let key = kind.collapse_key_under(event, job.origin.root.as_ref().unwrap_or(&event.id));
+            let made = Template::keyed(event, kind, &text, (platform, &key));
             if let Err(error) = &made {
                 tracing::error!(target: "fanfare::fanout", fanout_id = %job.id, locale, platform = %platform, %error, "variant does not serialise");
             }

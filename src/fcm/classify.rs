@@ -10,6 +10,7 @@ use super::envelope::{Envelope, FcmCode};
 use super::sanitise::clean;
 use crate::domain::outcome::{CredentialFault, Failure, Verdict};
 use crate::domain::retry::parse_retry_after;
+use crate::mutant;
 
 /// What an answer means, and a text for people that is safe to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +93,7 @@ const fn forbidden(e: &Envelope) -> Option<Verdict> {
 fn not_found(e: &Envelope) -> Option<Verdict> {
     match e.fcm {
         _ if dead(e) => Some(Verdict::TokenDead),
+        None if mutant::on("prune_on_bare_404") => Some(Verdict::TokenDead),
         None => Some(Verdict::Credential(CredentialFault::Project)),
         Some(_) => None,
     }
@@ -263,6 +265,8 @@ mod tests {
         means(400, "INVALID_ARGUMENT", &[fcm("INVALID_ARGUMENT"), apns(410, "Unregistered")], dead);
         means(400, "INVALID_ARGUMENT", &[fcm("INVALID_ARGUMENT"), apns(410, "x"), fields(&["message.token"])], dead);
         // Not FCM's own detail, or not as FCM writes it.
+        let odd = json!({"error": {"code": "404", "status": "NOT_FOUND", "details": [fcm("UNREGISTERED")]}});
+        assert_eq!(verdict(404, odd.to_string().as_bytes()), PROTOCOL);
         means(404, "UNREGISTERED", &[], PROJECT);
         means(404, "NOT_FOUND", &[info("UNREGISTERED")], PROJECT);
         means(

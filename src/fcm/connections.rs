@@ -23,6 +23,7 @@ use super::error::FcmError;
 use super::http::{Target, Wire};
 use super::link::{Kept, Link};
 use super::tls;
+use crate::mutant;
 
 /// Timeouts in a row after which a connection is given up, beside the pings: one whose peer answers pings and nothing
 /// else is no use either.
@@ -179,6 +180,7 @@ impl Connections {
     pub fn attempt(&self, stream: Stream, bearer: &Bearer, body: Bytes) -> impl Future<Output = Attempted> + use<> {
         let (pool, authorization) = (self.clone(), bearer.header());
         async move {
+            mutant::panic_at("attempt", &body);
             let started = Instant::now();
             let deadline = started + pool.0.settings.attempt_timeout;
             let request = || post(&pool.0.send, &authorization, body.len());

@@ -73,10 +73,13 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Reads `{"error": {"status": "...", ...}}`. Without that much it is not Google's envelope: a proxy's page, or
-    /// somebody else's JSON.
+    /// Reads `{"error": {"status": "...", ...}}`. Without that much, or with a `code` that is no number, it is not
+    /// Google's envelope: a proxy's page, or somebody else's JSON.
     pub fn read(json: &Value) -> Option<Self> {
         let error = json.get("error")?;
+        if error.get("code").is_some_and(|code| !code.is_u64()) {
+            return None;
+        }
         let mut envelope = Self {
             status: text(error, "status")?,
             message: text(error, "message").unwrap_or_default(),

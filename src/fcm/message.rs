@@ -31,6 +31,9 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest time to live FCM takes: 4 weeks.
 pub const MAX_TTL_S: i64 = 2_419_200;
 
+/// What stands before the target.
+const HEAD: &str = r#"{"message":{""#;
+
 /// Digits of the largest time that is ever put in, an `i64` of epoch seconds.
 const MAX_DIGITS: usize = 19;
 
@@ -70,6 +73,7 @@ impl MessageError {
 #[derive(Debug, Clone)]
 pub struct Template {
     platform: Platform,
+    head: &'static str,
     middle: Box<str>,
     tail: &'static str,
 }
@@ -81,9 +85,21 @@ impl Template {
     /// # Errors
     /// [`MessageError::TooLarge`] when FCM would refuse it even with one letter of body text.
     pub fn new(event: &Event, kind: &EventType, text: &Text, platform: Platform) -> Result<Self, MessageError> {
-        let collapse_key = kind.collapse_key(event);
+        Self::keyed(event, kind, text, (platform, &kind.collapse_key(event)))
+    }
+
+    /// The same under a collapse key of one's own: a correction replaces the message of what it corrects.
+    ///
+    /// # Errors
+    /// As [`Template::new`].
+    pub fn keyed(
+        event: &Event,
+        kind: &EventType,
+        text: &Text,
+        (platform, collapse_key): (Platform, &str),
+    ) -> Result<Self, MessageError> {
         let (channel, sound, urgent) = (kind.channel.as_str(), kind.sound.as_str(), kind.high_priority);
-        Self::fitted(event, text, platform, Style { channel, sound, urgent, collapse_key: &collapse_key })
+        Self::fitted(event, text, platform, Style { channel, sound, urgent, collapse_key })
     }
 
     fn fitted(event: &Event, text: &Text, platform: Platform, style: Style<'_>) -> Result<Self, MessageError> {
@@ -113,7 +129,17 @@ impl Template {
             let (data, title) = (written(&data(event)), written(&text.title));
             return Err(MessageError::TooLarge { bytes, data, title });
         }
-        Ok(Self { platform, middle: middle.into(), tail })
+        Ok(Self::of_pieces(platform, HEAD, middle.into(), tail))
+    }
+
+    /// One that is put together already.
+    pub(super) const fn of_pieces(
+        platform: Platform,
+        head: &'static str,
+        middle: Box<str>,
+        tail: &'static str,
+    ) -> Self {
+        Self { platform, head, middle, tail }
     }
 
     /// The body for one device, with what is left of the time until the deadline; both in ms since the epoch.
@@ -122,7 +148,7 @@ impl Template {
         // A string inside a JSON value prints with everything escaped, whatever the device token holds.
         let target = serde_json::Value::from(address.value()).to_string();
         let left = left(self.platform, deadline_ms, now_ms);
-        let pieces = [r#"{"message":{""#, address.field(), "\":", &target, &self.middle, &left, self.tail];
+        let pieces = [self.head, address.field(), "\":", &target, &self.middle, &left, self.tail];
         Bytes::from(pieces.concat())
     }
 }
@@ -319,6 +345,7 @@ mod tests {
             fields: BTreeMap::new(),
             data: data.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             useful_for_s: 120,
+            supersedes: None,
         }
     }
 

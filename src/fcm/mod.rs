@@ -22,6 +22,7 @@ mod link;
 pub mod message;
 pub mod metadata;
 pub mod oauth;
+mod probe;
 mod pulse;
 pub mod sanitise;
 mod tap;

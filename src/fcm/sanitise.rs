@@ -172,6 +172,21 @@ mod tests {
         assert_eq!(clean(&wide), "é".repeat(128));
     }
 
+    /// Characters that do not show, or show as another.
+    const HIDERS: &[char] = &[
+        '\u{0}',
+        '\u{7f}',
+        '\u{ad}',
+        '\u{200b}',
+        '\u{200d}',
+        '\u{202e}',
+        '\u{2066}',
+        '\u{2060}',
+        '\u{fe0f}',
+        '\u{feff}',
+        '\u{e0041}',
+    ];
+
     proptest! {
         #[test]
         fn any_text_becomes_short_plain_and_stays_so(raw in any::<String>()) {
@@ -179,6 +194,25 @@ mod tests {
             prop_assert!(once.len() <= MAX_TEXT_BYTES);
             prop_assert!(!once.chars().any(|c| c.is_control() || unseen(c)));
             prop_assert_eq!(clean(&once), once);
+        }
+
+        /// Law 14 as a whole: whatever hides in a device token or stands around it, and wherever the cut falls, no eight
+        /// of its characters in a row are left. Cut first and half a token survives; strip last and it hides.
+        #[test]
+        fn no_piece_of_a_device_token_survives_wherever_it_stands(
+            before in "([a-z]{1,9} ){0,60}", quote in "[\"'(\\[{<=:/]{0,2}", after in "[\"').,;\\]]{0,3}( [a-z]{1,9}){0,9}",
+            hidden in prop::collection::vec((0_usize..TOKEN.len(), prop::sample::select(HIDERS)), 0..40),
+        ) {
+            let mut token: Vec<char> = TOKEN.chars().collect();
+            for (at, hider) in hidden {
+                token.insert(at.min(token.len()), hider);
+            }
+            let raw = [before.as_str(), &quote, &token.into_iter().collect::<String>(), &after].concat();
+            let shown = clean(&raw);
+            prop_assert!(shown.len() <= MAX_TEXT_BYTES);
+            for start in 0..TOKEN.len() - 8 {
+                prop_assert!(!shown.contains(&TOKEN[start..start + 8]), "{} of {:?}", shown, raw);
+            }
         }
 
         #[test]

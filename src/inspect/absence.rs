@@ -3,6 +3,7 @@
 //! Must never know: recipients; nothing here was frozen.
 
 use crate::domain::batch::FanoutState;
+use crate::domain::derived::Source;
 use crate::domain::recipient::{DeviceState, KindMask};
 use crate::store::{Explained, KnownDevice};
 use crate::wire::rfc3339;
@@ -34,6 +35,9 @@ enum Meets {
 /// Why it is no recipient, or not yet.
 pub(super) fn reason(facts: &Explained, kinds: KindMask) -> Reason {
     let Some(known) = &facts.device else { return unknown(facts) };
+    if let Some(reason) = not_derived(facts, known) {
+        return reason;
+    }
     let meets = meets(facts, known, kinds);
     let wanted = matches!(meets, Meets::Wants(_)) && known.view.state == DeviceState::Live;
     // Followers are looked at in the order of their keys.
@@ -57,6 +61,29 @@ pub(super) fn reason(facts: &Explained, kinds: KindMask) -> Reason {
 
 fn no(because: &'static str, certain: bool, text: String) -> Reason {
     Reason { answer: "not_a_recipient", because, certain, text, todo: None }
+}
+
+/// The recipients of a derived fan-out come from what another one did, not from what devices follow.
+fn not_derived(facts: &Explained, known: &KnownDevice) -> Option<Reason> {
+    let of = facts.job.origin.parent.map_or_else(String::new, |parent| format!(" (fan-out {parent})"));
+    let text = match facts.job.origin.source {
+        Source::Followers | Source::Audience => return None,
+        Source::Devices => {
+            "This sweep asks about devices that were live, from where it began and as many as it may: this one \
+                            was not among them."
+                .to_owned()
+        }
+        Source::Reached => {
+            format!("This retraction is for those who got, or may have got, what it corrects{of}: it did not.")
+        }
+        Source::Failed | Source::FailedOrUnconfirmed => {
+            format!(
+                "This replay is for those whom the earlier fan-out failed to reach and could still reach{of}: it was not one of them, or had been reached since."
+            )
+        }
+    };
+    let looked_at = known.view.key <= facts.cursor || facts.state != FanoutState::Freezing;
+    Some(if looked_at { no("not_derived", true, text) } else { not_reached() })
 }
 
 fn not_reached() -> Reason {

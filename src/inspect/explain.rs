@@ -19,7 +19,10 @@ use super::outcomes::{advice, held_by, meaning};
 pub fn explain(facts: &Explained, device: &DeviceId, catalogue: &Catalogue) -> Result<Explanation, StoreError> {
     let mut told = blank(facts, device)?;
     match &facts.place {
-        Some(place) => recipient(&mut told, facts, place)?,
+        Some(place) => {
+            recipient(&mut told, facts, place)?;
+            superseded(&mut told, facts);
+        }
         None => {
             // As the freeze asks: a type that has left the catalogue reaches those who follow everything.
             let kind = catalogue.get(&facts.job.event.kind);
@@ -81,6 +84,16 @@ fn take(told: &mut Explanation, reason: Reason) {
     told.certain = reason.certain;
     told.text = reason.text;
     told.todo = reason.todo.map(str::to_owned);
+}
+
+/// Cancelled by nobody: something else took its place.
+fn superseded(told: &mut Explanation, facts: &Explained) {
+    if let Some(by) = facts.superseded_by.filter(|_| told.because == Outcome::Cancelled.as_str()) {
+        told.text = told.text.replace(
+            meaning(Outcome::Cancelled),
+            &format!("Fan-out {by} corrects this one and took its place before it was delivered."),
+        );
+    }
 }
 
 fn recipient(told: &mut Explanation, facts: &Explained, place: &Place) -> Result<(), StoreError> {
@@ -164,6 +177,12 @@ fn waiting(facts: &Explained, place: &Place, state: ChunkState) -> Reason {
     let pending = |because, text| Reason { answer: "pending", because, certain: true, text, todo: None };
     let late = facts.job.deadline_ms <= facts.now_ms;
     let cancelled = facts.state == FanoutState::Cancelled;
+    if let (ChunkState::Open, Some(why), false, false) = (state, facts.paused, late, cancelled) {
+        return Reason {
+            todo: Some("`fanfare fanout resume` lets it go on"),
+            ..pending("paused", format!("The fan-out is paused ({why}); its chunk {no} waits until it is resumed."))
+        };
+    }
     match (state, place.owner) {
         (ChunkState::SetAside, _) => Reason {
             todo: Some("find out what kills the instances that take it; the chunk is not tried again by itself"),

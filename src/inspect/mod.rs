@@ -12,6 +12,7 @@ pub use explain::explain;
 /// Every reason an explanation gives beside the outcomes, which are reasons too. The names are stable.
 pub const REASONS: &[&str] = &[
     "waiting",
+    "paused",
     "in_hand",
     "owner_lost",
     "set_aside",
@@ -26,5 +27,6 @@ pub const REASONS: &[&str] = &[
     "deleted",
     "unknown_device",
     "cancelled_before",
+    "not_derived",
     "unexplained",
 ];

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{REASONS, explain};
 use crate::domain::batch::{Class, FanoutJob, FanoutState, RestOutcome};
 use crate::domain::catalogue::{BUILT_IN, Catalogue};
+use crate::domain::derived::{Origin, PauseReason, Source};
 use crate::domain::event::Event;
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId, MatchId, UserId};
 use crate::domain::outcome::{Cause, Outcome};
@@ -37,6 +38,7 @@ fn facts() -> Explained {
         fields: BTreeMap::new(),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     };
     let job = FanoutJob {
         id: FanoutId(17),
@@ -44,10 +46,13 @@ fn facts() -> Explained {
         class: Class::Urgent,
         accepted_ms: ACCEPTED,
         deadline_ms: ACCEPTED + 120_000,
+        origin: Origin::default(),
     };
     Explained {
         job,
         state: FanoutState::Sending,
+        superseded_by: None,
+        paused: None,
         cursor: DeviceKey(100),
         cut: false,
         now_ms: AFTER,
@@ -124,6 +129,11 @@ fn absences() -> Vec<(Explained, &'static str, bool)> {
     let former = |at| FormerDevice { key: DeviceKey(5), deleted_ms: at };
     let gone = |former| Explained { device: None, former, ..facts() };
     let unread = |state, cut| Explained { state, cut, cursor: DeviceKey(3), ..facts() };
+    let derived = |source| {
+        let mut facts = facts();
+        facts.job.origin.source = source;
+        facts
+    };
     let mut again = with(|known| known.created_ms = AFTER);
     again.former = vec![former(AFTER)];
     vec![
@@ -149,6 +159,8 @@ fn absences() -> Vec<(Explained, &'static str, bool)> {
         (gone(vec![former(BEFORE)]), "deleted", true),
         (gone(vec![former(AFTER)]), "deleted", false),
         (unread(FanoutState::Cancelled, true), "cancelled_before", true),
+        (derived(Source::Reached), "not_derived", true),
+        (derived(Source::Failed), "not_derived", true),
         (unread(FanoutState::Cancelled, false), "unexplained", false),
     ]
 }
@@ -165,6 +177,7 @@ fn waits() -> Vec<(Explained, &'static str)> {
         (at(ChunkState::Owned, Some((boot, false))), "owner_lost"),
         (at(ChunkState::SetAside, None), "set_aside"),
         (cancelled, "ending"),
+        (Explained { paused: Some(PauseReason::Budget), ..at(ChunkState::Open, None) }, "paused"),
         (Explained { state: FanoutState::Freezing, cursor: DeviceKey(3), ..facts() }, "freeze_not_reached"),
     ]
 }
@@ -250,4 +263,14 @@ fn what_contradicts_itself_is_corruption_and_never_an_answer() {
 #[test]
 fn nothing_of_the_address_is_told() {
     assert!(!serde_json::to_string(&told(&facts())).unwrap().contains("secret"));
+}
+
+#[test]
+fn what_was_superseded_is_not_said_to_be_cancelled() {
+    let rest = Some(RestOutcome { outcome: Outcome::Cancelled, cause: Cause::None });
+    let ended = Place { state: ChunkState::Closed, rest, ..place() };
+    let facts = Explained { superseded_by: Some(FanoutId(18)), place: Some(ended), ..facts() };
+    let told = told(&facts);
+    assert_eq!(told.because, "cancelled");
+    assert!(told.text.contains("Fan-out 18 corrects this one"), "{told:?}");
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::domain::batch::{ChunkFlush, ChunkMeta, FlushBatch, Outbound, OutcomeRecord};
 use crate::domain::bitmap::Bitmap;
+use crate::domain::derived::PauseReason;
 use crate::domain::ids::{ChunkRef, FanoutId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::PartCounters;
@@ -15,6 +16,7 @@ pub struct Buffer {
     chunks: HashMap<ChunkRef, ChunkFlush>,
     failures: Vec<OutcomeRecord>,
     parts: HashMap<FanoutId, PartCounters>,
+    paused: Vec<(FanoutId, PauseReason)>,
     released: Vec<(ChunkRef, i32)>,
     outcomes: u32,
     ended: bool,
@@ -27,6 +29,8 @@ pub struct Taken {
     pub batch: FlushBatch,
     /// Counters.
     pub parts: Vec<(FanoutId, PartCounters)>,
+    /// Fan-outs to pause before anything of them is handed back.
+    pub paused: Vec<(FanoutId, PauseReason)>,
     /// Chunks to hand back once the facts are written.
     pub released: Vec<(ChunkRef, i32)>,
     /// Outcomes among the facts.
@@ -37,7 +41,7 @@ impl Taken {
     /// One part per chunk; counters and chunks to hand back go with the first.
     #[must_use]
     pub fn split(self) -> Vec<Self> {
-        let Self { batch, mut parts, mut released, .. } = self;
+        let Self { batch, mut parts, mut paused, mut released, .. } = self;
         let mut failures = batch.failures;
         let mut out = Vec::with_capacity(batch.chunks.len());
         for flush in batch.chunks {
@@ -47,6 +51,7 @@ impl Taken {
             out.push(Self {
                 batch: FlushBatch { chunks: vec![flush], failures: own },
                 parts: std::mem::take(&mut parts),
+                paused: std::mem::take(&mut paused),
                 released: std::mem::take(&mut released),
                 outcomes,
             });
@@ -85,7 +90,8 @@ impl Buffer {
                 flush.rest = end.rest;
             }
         }
-        self.ended |= !out.released.is_empty();
+        self.ended |= !out.released.is_empty() || !out.paused.is_empty();
+        self.paused.extend(out.paused);
         self.released.extend(out.released);
         self.parts.extend(out.parts);
     }
@@ -120,7 +126,7 @@ impl Buffer {
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.parts.is_empty() && self.released.is_empty()
+        self.chunks.is_empty() && self.parts.is_empty() && self.released.is_empty() && self.paused.is_empty()
     }
 
     /// Takes everything out.
@@ -132,6 +138,7 @@ impl Buffer {
         Taken {
             batch: FlushBatch { chunks, failures: std::mem::take(&mut self.failures) },
             parts: std::mem::take(&mut self.parts).into_iter().collect(),
+            paused: std::mem::take(&mut self.paused),
             released: std::mem::take(&mut self.released),
             outcomes: std::mem::take(&mut self.outcomes),
         }

@@ -20,6 +20,9 @@ const LINGER: Duration = Duration::from_millis(500);
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(2);
 
+/// Chunks as stored, and the fan-outs that are paused.
+type Written = (Vec<ChunkAck>, Vec<(FanoutId, i32)>);
+
 /// Writes outcomes down.
 pub struct Flusher {
     /// The store.
@@ -70,7 +73,7 @@ impl Flusher {
     /// so that it does not stop all others.
     async fn write(&self, taken: Taken) {
         match self.persist(&taken).await {
-            Ok(acks) => self.tell(taken.outcomes, acks),
+            Ok((acks, paused)) => self.tell(taken.outcomes, acks, paused),
             Err(error) if taken.batch.chunks.len() > 1 => {
                 tracing::warn!(target: "fanfare::ledger", chunks = taken.batch.chunks.len(), %error, "flush refused; each chunk is written by itself");
                 for one in taken.split() {
@@ -80,23 +83,23 @@ impl Flusher {
             Err(error) => {
                 let chunk = taken.batch.chunks.first().map(|c| c.chunk);
                 tracing::error!(target: "fanfare::ledger", ?chunk, outcomes = taken.outcomes, %error, "outcomes cannot be written and are given up; the chunk is sent again when its owner changes");
-                self.tell(taken.outcomes, Vec::new());
+                self.tell(taken.outcomes, Vec::new(), Vec::new());
             }
         }
     }
 
     /// Tries until it is written, or until trying again cannot help.
-    async fn persist(&self, taken: &Taken) -> Result<Vec<ChunkAck>, StoreError> {
+    async fn persist(&self, taken: &Taken) -> Result<Written, StoreError> {
         let (mut backoff, mut outage) = (FIRST_BACKOFF, Outage::default());
         loop {
             let begun = Instant::now();
             match self.try_write(taken).await {
-                Ok(acks) => {
+                Ok(written) => {
                     self.metrics.flushed(begun.elapsed());
                     if outage.over() {
                         tracing::info!(target: "fanfare::ledger", outcomes = taken.outcomes, "flush is back");
                     }
-                    return Ok(acks);
+                    return Ok(written);
                 }
                 Err(error @ StoreError::Unavailable(_)) => {
                     self.metrics.flush_failed();
@@ -111,22 +114,30 @@ impl Flusher {
         }
     }
 
-    async fn try_write(&self, taken: &Taken) -> Result<Vec<ChunkAck>, StoreError> {
+    async fn try_write(&self, taken: &Taken) -> Result<Written, StoreError> {
+        let mut paused = Vec::new();
         // Counters first: a fan-out is settled as soon as its last chunk is closed.
         if !taken.parts.is_empty() {
-            self.store.put_parts(self.boot, taken.parts.clone()).await?;
+            paused = self.store.put_parts(self.boot, taken.parts.clone()).await?;
+        }
+        if !taken.paused.is_empty() {
+            self.store.pause(taken.paused.clone()).await?;
         }
         let acks =
             if taken.batch.chunks.is_empty() { Vec::new() } else { self.store.flush(taken.batch.clone()).await? };
         if !taken.released.is_empty() {
             self.store.release(self.boot, taken.released.clone(), 0).await?;
         }
-        Ok(acks)
+        Ok((acks, paused))
     }
 
-    fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>) {
+    fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>, paused: Vec<(FanoutId, i32)>) {
+        for ack in acks.iter().filter(|ack| ack.late > 0) {
+            self.metrics.late(ack.late);
+            tracing::warn!(target: "fanfare::ledger", fanout_id = %ack.chunk.fanout, chunk = ack.chunk.no, late_facts = ack.late, "facts came after the tally was settled; they are counted apart");
+        }
         let mut closed: Vec<FanoutId> = acks.iter().filter(|a| a.closed).map(|a| a.chunk.fanout).collect();
-        (self.flushed)(Flushed { outcomes, acks });
+        (self.flushed)(Flushed { outcomes, acks, paused });
         closed.dedup();
         for id in closed {
             if self.complete.send(id).is_err() {

@@ -61,6 +61,8 @@ pub fn write(view: &FanoutView, repeated: bool) {
         match_id = %view.match_id,
         kind = %view.kind,
         parent = view.parent.map(|p| p.0),
+        superseded_by = view.kin.superseded_by.map(|p| p.0),
+        never_saw = view.kin.never_saw,
         recipients = t.recipients(),
         delivered = t.delivered(),
         failed = t.failed(),
@@ -113,6 +115,7 @@ mod tests {
     use crate::domain::batch::{Class, FanoutKind, FanoutState};
     use crate::domain::ids::{EventId, FanoutId, MatchId};
     use crate::domain::tally::{PartCounters, Tally};
+    use crate::store::Kin;
 
     fn view() -> FanoutView {
         FanoutView {
@@ -137,6 +140,7 @@ mod tests {
             },
             instances: 1,
             interrupted: 0,
+            kin: Kin::default(),
         }
     }
 

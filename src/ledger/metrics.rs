@@ -14,6 +14,7 @@ pub struct LedgerMetrics {
     outcomes: Family<OutcomeLabel, Counter>,
     flush: Histogram,
     failed: Counter,
+    late: Counter,
 }
 
 impl LedgerMetrics {
@@ -26,6 +27,7 @@ impl LedgerMetrics {
         Self {
             outcomes,
             flush: metrics.histogram("flush_seconds", "Time one flush took to be on disk.", second_buckets()),
+            late: metrics.counter("late_facts", "Outcomes that came after their fan-out was settled."),
             failed: metrics.counter("flush_failures", "Flushes that failed and were tried again."),
         }
     }
@@ -38,6 +40,11 @@ impl LedgerMetrics {
     /// A flush is on disk.
     pub fn flushed(&self, took: Duration) {
         self.flush.observe(took.as_secs_f64());
+    }
+
+    /// So many outcomes came after their fan-out was settled.
+    pub fn late(&self, facts: u32) {
+        self.late.inc_by(u64::from(facts));
     }
 
     /// A flush failed.

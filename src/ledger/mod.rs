@@ -3,6 +3,8 @@
 
 pub mod buffer;
 pub mod flush;
+pub mod judgement;
 pub mod line;
 pub mod metrics;
+pub mod retention;
 pub mod settle;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::ids::FanoutId;
 use crate::store::{FanoutView, SettleReply, Settled, Store, StoreError};
 
+use super::judgement::Judgements;
 use super::line;
 
 /// The sweeper looks this often for what nobody settled or reported.
@@ -24,6 +25,8 @@ pub struct Settler {
     pub store: Arc<dyn Store>,
     /// Told of every fan-out settled here.
     pub settled: Box<dyn Fn(FanoutId) + Send + Sync>,
+    /// Tells what became of devices.
+    pub judgements: Judgements,
 }
 
 impl Settler {
@@ -65,11 +68,9 @@ impl Settler {
     }
 
     async fn report(&self, settled: &Settled) {
-        let Settled { view, judged, judgement_withheld } = settled;
+        let view = &settled.view;
         line::write(view, false);
-        if *judgement_withheld {
-            tracing::error!(target: "fanfare::ledger", fanout_id = %view.id, judged, recipients = view.tally.recipients(), "the dead share leapt: no device was tombstoned or suspended; look for a fault in project or credentials");
-        }
+        self.judgements.tell(settled);
         self.mark(view).await;
         (self.settled)(view.id);
     }
@@ -87,6 +88,16 @@ impl Settler {
     }
 
     async fn try_sweep(&self) -> Result<(), StoreError> {
+        match self.store.end_paused_sweeps().await {
+            Ok(0) => {}
+            Ok(ended) => {
+                tracing::info!(target: "fanfare::ledger", ended, "a paused sweep ends; it is resumed as another one");
+            }
+            // Fan-outs are settled all the same.
+            Err(error) => {
+                tracing::warn!(target: "fanfare::ledger", %error, "ending paused sweeps failed; it is tried again");
+            }
+        }
         let found = self.store.sweep(UNREPORTED_AFTER_MS).await?;
         for id in found.complete {
             self.settle(id).await;

@@ -2,7 +2,8 @@
 //! Must never know: SQL, or what the facts mean to whoever asked.
 
 use crate::domain::batch::{FanoutJob, FanoutState, RestOutcome};
-use crate::domain::ids::{BootId, ChunkRef, DeviceKey};
+use crate::domain::derived::PauseReason;
+use crate::domain::ids::{BootId, ChunkRef, DeviceKey, FanoutId};
 use crate::domain::outcome::{Cause, Outcome, coded_enum};
 
 use super::DeviceView;
@@ -28,6 +29,10 @@ pub struct Explained {
     pub job: FanoutJob,
     /// Where it stands.
     pub state: FanoutState,
+    /// The fan-out that has taken its place.
+    pub superseded_by: Option<FanoutId>,
+    /// Why it waits to be resumed.
+    pub paused: Option<PauseReason>,
     /// Followers up to and with this key were looked at.
     pub cursor: DeviceKey,
     /// It was cancelled before all followers were looked at.

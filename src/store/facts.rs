@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DEAD_SHARE_LIMIT_PERCENT, DEAD_SHARE_MIN, StoreError};
+use super::{StoreError, Withheld};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
 
@@ -45,12 +45,6 @@ impl Facts {
     }
 }
 
-/// Whether so many verdicts against devices look like a fault of ours (law 7): then nobody is judged.
-pub(crate) fn dead_share_leaps(tally: &Tally) -> bool {
-    let against: u64 = Outcome::ALL.iter().filter(|o| o.against_device()).map(|o| tally.count(*o)).sum();
-    against >= DEAD_SHARE_MIN && against * 100 > tally.recipients() * DEAD_SHARE_LIMIT_PERCENT
-}
-
 /// What is kept of a settled fan-out and never computed again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
@@ -62,8 +56,22 @@ pub(crate) struct Snapshot {
     pub instances: u32,
     /// Devices tombstoned and suspended.
     pub judged: u64,
-    /// The dead share leapt.
+    /// Some platform's devices were not judged. (An earlier build asks for it.)
     pub judgement_withheld: bool,
+    /// Which, and why.
+    #[serde(default)]
+    pub withheld: Vec<Withheld>,
+}
+
+/// What a settled fan-out withheld, from its snapshot; nothing while there is none.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for one that does not parse.
+pub(crate) fn withheld_of(settled: Option<&str>) -> Result<Vec<Withheld>, StoreError> {
+    let Some(settled) = settled else { return Ok(Vec::new()) };
+    let snapshot: Snapshot =
+        serde_json::from_str(settled).map_err(|error| StoreError::Corrupt(format!("a snapshot: {error}")))?;
+    Ok(snapshot.withheld)
 }
 
 #[cfg(test)]
@@ -95,16 +103,5 @@ mod tests {
         for broken in [missing_row, lost_chunk, overshoot] {
             assert!(matches!(broken.tally(), Err(StoreError::Corrupt(_))), "{broken:?}");
         }
-    }
-
-    #[test]
-    fn the_dead_share_leaps_only_when_it_is_large_and_many() {
-        let leaps = |recipients, dead| {
-            dead_share_leaps(&Tally::new(recipients, [(Outcome::TokenDead, dead)]).expect("fits its recipients"))
-        };
-        assert!(!leaps(10, 10), "too few to tell");
-        assert!(!leaps(100, 30), "exactly the limit");
-        assert!(leaps(100, 31));
-        assert!(!leaps(1000, 299));
     }
 }

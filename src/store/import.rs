@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{ImportReject, ImportRow, Imported, StoreError};
-use crate::domain::recipient::{Address, DeviceState};
+use crate::domain::recipient::{Address, DeviceState, Follows, KindMask};
 
 /// Rows of one batch: one transaction must not hold locks, or the writer, for long.
 const MAX_ROWS: usize = 1_000;
@@ -19,9 +19,56 @@ pub(crate) struct Held {
     pub(crate) address: Option<Address>,
     /// `None` when this build does not know it.
     pub(crate) state: Option<DeviceState>,
+    pub(crate) user: String,
+    pub(crate) platform: i64,
+    pub(crate) locale: String,
+    pub(crate) muted: KindMask,
+    /// By subject, the types wanted and those of them that count; `None` when it was not read.
+    pub(crate) follows: Option<HashMap<String, (KindMask, KindMask)>>,
 }
 
-/// A row to be written.
+impl Held {
+    /// The row says of the device itself what is there, and its state stays.
+    fn is(&self, row: &ImportRow, state: DeviceState) -> bool {
+        let device = &row.device;
+        self.state == Some(state)
+            && self.address.as_ref() == Some(&device.address)
+            && self.user == device.user.as_str()
+            && self.platform == i64::from(device.platform.code())
+            && self.locale == device.locale.as_str()
+    }
+
+    fn has(&self, said: &Follows, state: DeviceState) -> bool {
+        let stands = |follows: &HashMap<String, (KindMask, KindMask)>| {
+            let as_said =
+                |(subject, mask): &(String, KindMask)| follows.get(subject) == Some(&(*mask, said.kinds(*mask, state)));
+            follows.len() == said.subjects.len() && said.subjects.iter().all(as_said)
+        };
+        self.muted == said.muted && self.follows.as_ref().is_some_and(stands)
+    }
+}
+
+/// Most follows of held devices that need be read to tell whether a batch says anything new of them: its own and, for
+/// those that have more, a bound on memory. With more than that, all follows of the batch are written.
+pub(crate) fn most_follows(rows: &[ImportRow]) -> i64 {
+    let said: usize = rows.iter().filter_map(|row| row.follows.as_ref()).map(|follows| follows.subjects.len()).sum();
+    i64::try_from(said + 10 * MAX_ROWS).unwrap_or(i64::MAX)
+}
+
+/// Puts the follows of held devices in their places. More rows than [`most_follows`] were not all read.
+pub(crate) fn attach(held: &mut [Held], follows: Vec<(i64, String, i64, i64)>, most: i64) {
+    if i64::try_from(follows.len()).is_ok_and(|n| n <= most) {
+        let places: HashMap<i64, usize> = held.iter().enumerate().map(|(at, held)| (held.key, at)).collect();
+        held.iter_mut().for_each(|held| held.follows = Some(HashMap::new()));
+        for (key, subject, wanted, kinds) in follows {
+            if let Some(theirs) = places.get(&key).and_then(|at| held[*at].follows.as_mut()) {
+                theirs.insert(subject, (KindMask(wanted), KindMask(kinds)));
+            }
+        }
+    }
+}
+
+/// A row that is kept.
 #[derive(Debug, Clone)]
 pub(crate) struct Taken<'a> {
     pub(crate) row: &'a ImportRow,
@@ -29,9 +76,17 @@ pub(crate) struct Taken<'a> {
     pub(crate) held: Option<&'a Held>,
     /// The state it has afterwards.
     pub(crate) state: DeviceState,
+    /// What it follows afterwards, unless that is what it follows already.
+    pub(crate) follows: Option<&'a Follows>,
 }
 
 impl Taken<'_> {
+    /// It says what is there already. Then nothing is written, its times stay as well: whoever imports the same file
+    /// each night can still be told what happened to a device on the evening before.
+    pub(crate) fn is_there(&self) -> bool {
+        self.follows.is_none() && self.held.is_some_and(|held| held.is(self.row, self.state))
+    }
+
     /// The device is there and has another address: it must let go of that one before any is written, for two devices
     /// may change places.
     pub(crate) fn lets_go(&self) -> Option<i64> {
@@ -69,7 +124,10 @@ pub(crate) fn decide<'a>(rows: &'a [ImportRow], held: &'a [Held], revive: bool) 
         let held = by_id.get(row.id().as_str()).copied();
         let other = owners.get(&row.device.address).filter(|owner| owner.id != row.id().as_str());
         match state_after(row, held, other.is_some(), revive) {
-            Ok(state) => decision.taken.push(Taken { row, held, state }),
+            Ok(state) => {
+                let news = |said: &&Follows| !held.is_some_and(|held| held.has(said, state));
+                decision.taken.push(Taken { row, held, state, follows: row.follows.as_ref().filter(news) });
+            }
             Err((code, reason)) => decision.answer.rejected.push(ImportReject { line: row.line, code, reason }),
         }
     }
@@ -77,13 +135,32 @@ pub(crate) fn decide<'a>(rows: &'a [ImportRow], held: &'a [Held], revive: bool) 
     Ok(decision)
 }
 
-impl Decision<'_> {
+impl<'a> Decision<'a> {
+    /// The rows that make a device.
+    pub(crate) fn new_ones(&self) -> Vec<&Taken<'a>> {
+        self.taken.iter().filter(|taken| taken.held.is_none()).collect()
+    }
+
+    /// The rows that change a device.
+    pub(crate) fn changed(&self) -> Vec<&Taken<'a>> {
+        self.taken.iter().filter(|taken| taken.held.is_some() && !taken.is_there()).collect()
+    }
+
+    /// Devices that are there and will be written or removed.
+    pub(crate) fn touched(&self) -> Vec<i64> {
+        let changed = self.changed();
+        changed.iter().filter_map(|taken| taken.held).map(|held| held.key).chain(self.rivals.iter().copied()).collect()
+    }
+
     fn count(&mut self, owners: &HashMap<&Address, &Held>) {
         let lines: HashMap<&str, u64> =
             self.taken.iter().map(|taken| (taken.row.id().as_str(), taken.row.line)).collect();
         for taken in &self.taken {
             *(if taken.held.is_some() { &mut self.answer.updated } else { &mut self.answer.imported }) += 1;
             self.answer.revived += u64::from(taken.revives());
+            if taken.held.is_some() && taken.lets_go().is_none() {
+                continue;
+            }
             let own = taken.row.id().as_str();
             let Some(owner) = owners.get(&taken.row.device.address).filter(|owner| owner.id != own) else { continue };
             match lines.get(owner.id.as_str()) {
@@ -160,7 +237,10 @@ mod tests {
     }
 
     fn held(key: i64, id: &str, token: &str, state: Option<DeviceState>) -> Held {
-        Held { key, id: id.to_owned(), address: Some(Address::Token(token.to_owned())), state }
+        let address = Some(Address::Token(token.to_owned()));
+        let (user, locale) = ("u".to_owned(), Locale::default().as_str().to_owned());
+        let (platform, muted) = (i64::from(Platform::Android.code()), KindMask::NONE);
+        Held { key, id: id.to_owned(), address, state, user, platform, locale, muted, follows: None }
     }
 
     fn dead(row: ImportRow) -> ImportRow {
@@ -218,9 +298,49 @@ mod tests {
         assert_eq!((decided.answer.imported, decided.answer.updated, decided.answer.moved), (1, 2, 2));
         assert_eq!(decided.rivals, [3]);
         assert_eq!(decided.taken.iter().filter_map(Taken::lets_go).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!((decided.new_ones().len(), decided.changed().len(), decided.touched()), (1, 2, vec![1, 2, 3]));
         // A rejected line does not give its device another address.
         let rows = [row(1, "out", "tx"), row(2, "new", "to")];
         let decided = decide(&rows, &stored, false).unwrap();
         assert_eq!((decided.answer.moved, decided.rivals), (1, vec![3]));
+    }
+
+    #[test]
+    fn a_row_that_says_what_is_there_writes_nothing() {
+        let subject = |name: &str| (name.to_owned(), KindMask::ALL);
+        let said = |subjects: Vec<(String, KindMask)>| Some(Follows { subjects, muted: KindMask::only(1) });
+        let mut stored = [held(1, "a", "t", Some(Live))];
+        stored[0].muted = KindMask::only(1);
+        let kinds = KindMask::ALL.without(KindMask::only(1));
+        attach(&mut stored, vec![(1, "team:x".to_owned(), KindMask::ALL.0, kinds.0)], 1);
+        let there = |change: &dyn Fn(&mut ImportRow)| {
+            let mut rows = [ImportRow { follows: said(vec![subject("team:x")]), ..row(1, "a", "t") }];
+            change(&mut rows[0]);
+            let decided = decide(&rows, &stored, true).unwrap();
+            assert_eq!((decided.answer.updated, decided.new_ones().len()), (1, 0));
+            (decided.touched().is_empty(), decided.taken[0].follows.is_none())
+        };
+        assert_eq!(there(&|_| ()), (true, true));
+        assert_eq!(there(&|row| row.follows = None), (true, true));
+        assert_eq!(there(&|row| row.device.user = UserId::parse("v").unwrap()), (false, true));
+        assert_eq!(there(&|row| row.device.platform = Platform::Ios), (false, true));
+        assert_eq!(there(&|row| row.device.locale = Locale::parse("tr").unwrap()), (false, true));
+        assert_eq!(there(&|row| row.device.address = Address::Fid("t".to_owned())), (false, true));
+        for other in [vec![], vec![subject("team:y")], vec![subject("team:x"), subject("team:y")]] {
+            assert_eq!(there(&|row| row.follows = said(other.clone())), (false, false), "{other:?}");
+        }
+        let unmuted = Follows { subjects: vec![subject("team:x")], muted: KindMask::NONE };
+        assert_eq!(there(&|row| row.follows = Some(unmuted.clone())), (false, false));
+    }
+
+    #[test]
+    fn follows_that_were_not_all_read_count_as_other_ones() {
+        let mut stored = [held(1, "a", "t", Some(Live))];
+        attach(&mut stored, vec![(1, "team:x".to_owned(), 1, 1), (1, "team:y".to_owned(), 1, 1)], 1);
+        let rows = [ImportRow { follows: Some(Follows::default()), ..row(1, "a", "t") }];
+        assert_eq!(decide(&rows, &stored, false).unwrap().touched(), [1]);
+        stored[0].state = Some(Tombstoned);
+        attach(&mut stored, vec![], 1);
+        assert_eq!(decide(&rows, &stored, true).unwrap().touched(), [1], "it lives again");
     }
 }

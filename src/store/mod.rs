@@ -9,14 +9,20 @@
 //! be called again then. What an answer nobody received made this instance own is not lost for that: a freeze is taken
 //! again by [`Store::take_freezes`], a chunk is found by [`Store::owned`].
 
+mod accepting;
 mod damaged;
 mod detached;
 mod explained;
 mod facts;
+mod frozen;
 mod import;
+mod planted;
 pub mod postgres;
 pub mod records;
+mod replay;
 pub mod sqlite;
+mod upkeep;
+mod verdicts;
 mod waiting;
 
 use std::time::Duration;
@@ -24,12 +30,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
+use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
 pub use records::*;
+pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
+pub use upkeep::{NewSweep, Purge, SweepBegun, SweepEnd};
+pub use verdicts::{Ruling, Withheld, many_foreign};
 pub use waiting::Waiting;
 
 /// Why the store did not do what was asked.
@@ -75,7 +85,9 @@ pub trait Store: Send + Sync + 'static {
     async fn leave(&self, boot: BootId) -> Result<(), StoreError>;
 
     /// Commits an event and its fan-out, the freeze leased to `boot`, in one transaction.
-    /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`].
+    /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`]. The same news under another
+    /// id while the first fan-out is not over is [`Accepted::Duplicate`]. What an event supersedes is stopped in the same
+    /// transaction; of an event and its correction whichever comes second finds the other.
     async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
         self.accept_by(boot, new, Instant::now() + PATIENT).await
     }
@@ -101,6 +113,18 @@ pub trait Store: Send + Sync + 'static {
     /// Joins nothing and touches one index range.
     async fn follower_page(&self, page: FollowerPage) -> Result<Vec<DeviceKey>, StoreError>;
 
+    /// The fan-outs of a chain: what was posted, its corrections, their replays; in order of id, `id` left out.
+    async fn kin(&self, id: FanoutId) -> Result<Vec<FanoutId>, StoreError>;
+
+    /// Recipients of a fan-out after a key, in order, each with whether an attempt reached it or may have. In a chunk
+    /// somebody has in hand, or that was lost uncleanly, that is everyone without an outcome. At least `limit` of them,
+    /// fewer only at the end of what is frozen.
+    async fn reached_page(&self, page: FrozenPage) -> Result<Vec<(DeviceKey, bool)>, StoreError>;
+
+    /// Recipients of a fan-out after a key whose outcome is one that `source` takes, whose device is live, and whom no
+    /// replay of the same fan-out has reached since. Pages end as those of [`Store::reached_page`].
+    async fn failed_page(&self, page: FrozenPage, source: Source) -> Result<Vec<DeviceKey>, StoreError>;
+
     /// Writes the next chunks of a freeze and moves its cursor in one transaction; the first `claim_first` of them
     /// are created already owned by the freezing instance and returned claimed, with recipients looked up.
     /// [`FreezeReply::Lost`] when another instance owns the freeze now, or the fan-out was cancelled.
@@ -110,6 +134,10 @@ pub trait Store: Send + Sync + 'static {
     /// chunk that was ever lost uncleanly is everyone without an outcome.
     /// With `more_urgent_than` only chunks of a more urgent class than that one.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
+
+    /// Takes the first open chunk of the least urgent class that has any, if that class is less urgent than `than`: it
+    /// must not wait until nothing urgent is left.
+    async fn claim_floor(&self, boot: BootId, than: Class) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Every chunk `boot` owns, with recipients looked up now, under the epoch it owns it: those in its hands, and
     /// those it does not know of because the answer to a claim or a freeze step was lost. Changes nothing.
@@ -126,11 +154,30 @@ pub trait Store: Send + Sync + 'static {
     /// (or transaction): repeating it changes nothing. A chunk whose recipients all have an outcome is closed.
     async fn flush(&self, batch: FlushBatch) -> Result<Vec<ChunkAck>, StoreError>;
 
-    /// Upserts absolute counters of this instance.
-    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError>;
+    /// Upserts absolute counters of this instance. A fan-out whose attempts, those of all instances, have reached its cap is
+    /// paused by it; the answer names those of `parts` that are paused, with how often each was resumed before.
+    async fn put_parts(
+        &self,
+        boot: BootId,
+        parts: Vec<(FanoutId, PartCounters)>,
+    ) -> Result<Vec<(FanoutId, i32)>, StoreError>;
+
+    /// The replay of a fan-out that was asked for under this name before.
+    async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError>;
+
+    /// Makes a replay of a fan-out that is settled or set aside, the freeze leased to `boot`. One at a
+    /// time of one message, whichever fan-out of it is replayed.
+    async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError>;
+
+    /// Pauses capped fan-outs that are under way: their chunks are claimed no more, until they are resumed or past their
+    /// deadline. What is in hand is handed back by whoever has it.
+    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError>;
+
+    /// Lets a paused fan-out go on with `more` attempts beside those it was allowed.
+    async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError>;
 
     /// Settles a fan-out under its row lock if it is frozen and every chunk is closed: snapshots the tally,
-    /// judges devices (tombstone, suspend; nothing when the dead share leaps), returns what its line says.
+    /// judges devices (tombstone, suspend; none of a platform whose dead share leaps), returns what its line says.
     /// Exactly one caller gets [`SettleReply::Settled`].
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError>;
 
@@ -158,6 +205,27 @@ pub trait Store: Send + Sync + 'static {
 
     /// What is accepted and not done yet, on all instances.
     async fn backlog(&self) -> Result<Waiting, StoreError>;
+
+    /// One small step of retention, if no other instance is at it: fan-outs that were settled longer than `keep_ms` ago,
+    /// that are reported and from which none derives, with all their rows and their events; traces of devices deleted
+    /// before the oldest fan-out kept; instances dead for as long. A fan-out disappears whole, whatever stops a step.
+    async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError>;
+
+    /// Live devices after a key, in order of key, at most `limit`.
+    async fn live_page(&self, after: DeviceKey, limit: u32) -> Result<Vec<DeviceKey>, StoreError>;
+
+    /// How many live devices there are after a key.
+    async fn live_count(&self, after: DeviceKey) -> Result<u64, StoreError>;
+
+    /// Commits a sweep, its freeze leased to `boot`, unless another one is under way: one at a time in the whole fleet.
+    async fn begin_sweep(&self, boot: BootId, new: NewSweep) -> Result<SweepBegun, StoreError>;
+
+    /// Ends sweeps that were paused: nothing more of them is asked, what nobody has in hand ends as `cancelled`, and the
+    /// next settle judges what was found. Whoever resumes one begins another where it stopped.
+    async fn end_paused_sweeps(&self) -> Result<u64, StoreError>;
+
+    /// Where a sweep got to; `None` when no sweep has this id.
+    async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError>;
 
     /// Registers a device, or updates it; revives a dead one; takes the token over from a device that had it.
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError>;
@@ -195,9 +263,10 @@ pub const HANDOVER_MS: i64 = 2_000;
 /// Takeovers of one chunk without progress after which it is set aside.
 pub const MAX_TAKEOVERS: i16 = 4;
 
-/// Share of recipients with a verdict against their device, in per cent, above which a settle judges nobody (law 7):
-/// it looks like a fault of ours.
+/// Share of a platform's answers that are against the device, in per cent, above which a settle judges none of that
+/// platform whatever was usual before (law 7): it looks like a fault of ours.
 pub const DEAD_SHARE_LIMIT_PERCENT: u64 = 30;
 
-/// A fan-out with fewer judged devices than this is never taken for a leap.
+/// Verdicts of a platform below which a fan-out by itself is never taken for a leap; together with what those before it
+/// found beyond the share allowed, it is.
 pub const DEAD_SHARE_MIN: u64 = 20;

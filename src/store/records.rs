@@ -2,7 +2,6 @@
 //! Must never know: SQL.
 
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
-use crate::domain::event::Event;
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
 use crate::domain::recipient::{Device, DeviceState, Follows, KindMask};
 use crate::domain::tally::{PartCounters, Tally};
@@ -11,9 +10,11 @@ use crate::domain::tally::{PartCounters, Tally};
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewFanout {
     /// The event.
-    pub event: Event,
-    /// [`Event::content_hash`].
+    pub event: crate::domain::event::Event,
+    /// Its [`content_hash`](crate::domain::event::Event::content_hash).
     pub content_hash: [u8; 32],
+    /// Fields that people are shown: those its type requires.
+    pub shown: Vec<String>,
     /// Its class.
     pub class: Class,
     /// Its deadline, database ms.
@@ -29,6 +30,33 @@ pub enum Accepted {
     Repeat(FanoutId),
     /// The same id was accepted before with other content.
     Conflict(FanoutId),
+    /// Committed as another name of a fan-out that tells the same news and is not over: that of the event `of`.
+    Duplicate {
+        /// That fan-out.
+        fanout: FanoutId,
+        /// Its event.
+        of: EventId,
+    },
+    /// A correction, committed; the freeze is this instance's when its hold is over. What it supersedes has stopped.
+    Correction {
+        /// Its freeze.
+        freeze: FreezeJob,
+        /// Fan-outs that were under way.
+        stopped: Vec<FanoutId>,
+    },
+    /// Committed, and superseded as it came, because its correction had come before: nobody is sent it.
+    Superseded {
+        /// Its fan-out.
+        fanout: FanoutId,
+        /// The last state.
+        by: FanoutId,
+        /// Fan-outs that were under way.
+        stopped: Vec<FanoutId>,
+    },
+    /// Refused: what it supersedes belongs to this other match.
+    OtherMatch(MatchId),
+    /// Refused: this correction of it came before it and was sent, not to the audience of what it corrects itself.
+    CorrectedBefore(FanoutId),
 }
 
 /// A freeze this instance owns.
@@ -42,6 +70,8 @@ pub struct FreezeJob {
     pub cursor: DeviceKey,
     /// Number of the next chunk.
     pub next_chunk: i32,
+    /// It begins this long after it was handed over, ms.
+    pub hold_ms: i64,
 }
 
 /// One page of one subject's followers.
@@ -76,6 +106,8 @@ pub struct FreezeStep {
     pub ranks: Vec<i64>,
     /// How many, from the first, are created owned by `boot`.
     pub claim_first: usize,
+    /// Of a correction: how many up to the end of this step were an audience of what it corrects and were not sent it.
+    pub never_saw: Option<u64>,
     /// Whether no follower is left: the fan-out is frozen after this step.
     pub last: bool,
 }
@@ -122,8 +154,8 @@ pub struct Settled {
     pub view: FanoutView,
     /// Devices tombstoned and suspended by this settle.
     pub judged: u64,
-    /// The dead share leapt: nobody was judged.
-    pub judgement_withheld: bool,
+    /// Platforms with verdicts against devices that were not carried out.
+    pub withheld: Vec<super::Withheld>,
 }
 
 /// What became of an attempt to settle.
@@ -181,6 +213,8 @@ pub struct FanoutView {
     pub instances: u32,
     /// Times an instance lost this fan-out's chunks uncleanly: above 0 the ledger is a lower bound.
     pub interrupted: u32,
+    /// How it stands to others.
+    pub kin: super::Kin,
 }
 
 /// Which fan-outs to list.

@@ -34,12 +34,24 @@ pub struct EventRequest {
     /// Passed to the app as strings.
     #[serde(default)]
     pub data: BTreeMap<String, Value>,
-    /// Reserved for corrections.
+    /// The event it corrects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub supersedes: Option<Value>,
+    pub supersedes: Option<SupersedesRequest>,
     /// Overrides the type's usefulness, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub useful_for_s: Option<u32>,
+}
+
+/// Which event another one corrects: that one stops at once, and the correction is sent after 5 s, unless it is corrected
+/// itself by then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"event_id": "evt-8840", "mode": "retract"}))]
+pub struct SupersedesRequest {
+    /// The event that is wrong, of the same match; it may come later.
+    pub event_id: String,
+    /// Who is told: `retract` whoever got, or may have got, what is wrong; `replace` the whole audience.
+    pub mode: String,
 }
 
 /// Answer to an accepted event.
@@ -52,4 +64,10 @@ pub struct EventAccepted {
     pub status_url: String,
     /// Estimate of the time until the first send, ms.
     pub expected_start_ms: u64,
+    /// The event whose fan-out this is: it tells the same news under another id and is not over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplicate_of: Option<String>,
+    /// The fan-out that has taken its place already: its correction came first, and nobody is sent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<String>,
 }

@@ -30,10 +30,25 @@ pub struct Fanout {
     pub event_type: String,
     /// The match.
     pub match_id: String,
-    /// `original`, `correction`, `replay`.
+    /// `original`, `correction`, `replay`, `sweep`.
     pub kind: String,
-    /// `freezing`, `sending`, `done`, `cancelled`, `set_aside`.
+    /// `freezing`, `sending`, `done`, `cancelled`, `set_aside`, `paused`.
     pub state: String,
+    /// The fan-out it corrects or repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// The fan-out of the correction that has taken its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<String>,
+    /// Of a correction: devices that were to get what it corrects and were not sent it, as far as is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never_saw: Option<u64>,
+    /// Why it is `paused`: `budget`, `throttle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+    /// Most HTTP requests it may make, failures included; absent = no cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u64>,
     /// Devices the event must reach, as frozen so far.
     pub recipients: u64,
     /// Accepted by FCM.

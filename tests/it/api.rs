@@ -132,6 +132,7 @@ impl Service {
             first_chunk: 0,
             ranks: Vec::new(),
             claim_first: 0,
+            never_saw: None,
             last: true,
         };
         assert!(matches!(self.state.store.freeze_step(step).await.unwrap(), FreezeReply::Written(_)));
@@ -171,6 +172,7 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
         handover,
         settled: broadcast::Sender::new(16),
         cancelled: Arc::new(|_| ()),
+        complete: Arc::new(|_| ()),
         clock,
         boot,
         keys: Arc::new(keys),
@@ -211,7 +213,7 @@ fn ago(seconds: i64) -> String {
 pub(crate) fn goal(id: &str) -> Value {
     json!({
         "id": id, "type": "goal", "match_id": "4711", "occurred_at": ago(1), "subjects": ["match:4711", "team:ars"],
-        "fields": {"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"},
+        "fields": {"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": format!("Saka {id}")},
         "data": {"deeplink": "app://match/4711"},
     })
 }
@@ -380,7 +382,7 @@ async fn every_fault_of_an_event_is_named() {
             ("/data/from", json!("x")),
             ("/data/blob", json!("x")),
             ("/useful_for_s", json!(-1)),
-            ("/supersedes", json!({"event_id": "evt-0"})),
+            ("/supersedes", json!("evt-0")),
             ("/minute", json!(67)),
         ] {
             let found = refused(service.post_event(&goal_with(pointer, value.clone())).await, 422, "invalid").await;

@@ -97,6 +97,10 @@ fn every_example_is_of_its_type_and_fits_its_schema() {
         let Some(example) = schema.get("example") else { continue };
         let parsed = match name.as_str() {
             "EventRequest" => parses::<wire::EventRequest>(example),
+            "SupersedesRequest" => parses::<wire::SupersedesRequest>(example),
+            "ReplayRequest" => parses::<wire::ReplayRequest>(example),
+            "ReplayAnswer" => parses::<wire::ReplayAnswer>(example),
+            "ResumeRequest" => parses::<wire::ResumeRequest>(example),
             "EventAccepted" => parses::<wire::EventAccepted>(example),
             "Fanout" => parses::<wire::Fanout>(example),
             "FanoutCeiling" => parses::<wire::FanoutCeiling>(example),
@@ -112,6 +116,8 @@ fn every_example_is_of_its_type_and_fits_its_schema() {
             "Reject" => parses::<wire::Reject>(example),
             "Problem" => parses::<wire::Problem>(example),
             "QuotaLimit" => parses::<wire::QuotaLimit>(example),
+            "SweepRequest" => parses::<wire::SweepRequest>(example),
+            "Sweep" => parses::<wire::Sweep>(example),
             "FieldProblem" => parses::<wire::FieldProblem>(example),
             other => panic!("{other} has an example that this test does not read"),
         };

@@ -51,12 +51,25 @@ mod sqlite {
         }
     }
 
-    /// Scans of what stays small: instances, migrations, a bound array, and partial indexes of what is unfinished.
+    /// Scans of what stays small: instances, migrations, a row per table, a bound array, and partial indexes of what is unfinished.
     fn is_small(step: &str) -> bool {
-        const SMALL: [&str; 5] =
-            ["SCAN CONSTANT ROW", "SCAN instance", "SCAN sqlite_schema", "SCAN _sqlx_migrations", "SCAN json_each"];
-        const PARTIAL: [&str; 4] =
-            ["INDEX chunk_open", "INDEX chunk_owned", "INDEX fanout_open", "INDEX fanout_unreported"];
+        const SMALL: [&str; 8] = [
+            "SCAN CONSTANT ROW",
+            "SCAN doomed",
+            "SCAN d",
+            "SCAN instance",
+            "SCAN sqlite_schema",
+            "SCAN _sqlx_migrations",
+            "SCAN json_each",
+            "SCAN sqlite_sequence",
+        ];
+        const PARTIAL: [&str; 5] = [
+            "INDEX chunk_open",
+            "INDEX chunk_owned",
+            "INDEX fanout_live_sweep",
+            "INDEX fanout_open",
+            "INDEX fanout_unreported",
+        ];
         SMALL.iter().any(|table| step.starts_with(table)) || PARTIAL.iter().any(|index| step.ends_with(index))
     }
 

@@ -1,7 +1,9 @@
-//! Owns `fanfare fanout`: reading fan-outs, waiting for one, cancelling one, explaining one device of one.
+//! Owns `fanfare fanout`: reading fan-outs, waiting for one, cancelling, replaying or resuming one, explaining one device of
+//! one.
 //! Must never know: how a fan-out gets there.
 
 mod explain;
+mod replay;
 mod text;
 mod wait;
 
@@ -101,6 +103,10 @@ pub enum FanoutCommand {
         #[arg(value_parser = ids::fanout)]
         id: String,
     },
+    /// Send again to those a fan-out failed to reach, as a new fan-out.
+    Replay(replay::ReplayArgs),
+    /// Let a paused fan-out go on.
+    Resume(replay::ResumeArgs),
 }
 
 /// Runs `fanfare fanout`.
@@ -127,6 +133,8 @@ pub async fn run(command: FanoutCommand) -> Result<(), Failure> {
             let told = target.client()?.explain(&id, &device).await.map_err(|fault| target.failure(fault))?;
             if target.json { print_json(&told) } else { print(&explain::account(&told)) }
         }
+        FanoutCommand::Replay(args) => replay::run(args).await,
+        FanoutCommand::Resume(args) => replay::resume(args).await,
         FanoutCommand::Cancel { target, id } => {
             let fanout = target.client()?.cancel(&id).await.map_err(|fault| target.failure(fault))?;
             show(&target, &fanout)?;
@@ -155,7 +163,14 @@ mod tests {
     #[test]
     fn help_tells_of_the_command_and_not_of_its_parts() {
         let mut command = FanoutCommand::augment_subcommands(clap::Command::new("fanout"));
-        for (name, says) in [("show", "Show one"), ("list", "List"), ("explain", "Say what"), ("cancel", "Stop")] {
+        for (name, says) in [
+            ("show", "Show one"),
+            ("list", "List"),
+            ("explain", "Say what"),
+            ("cancel", "Stop"),
+            ("replay", "Send again"),
+            ("resume", "Let a"),
+        ] {
             let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
             assert!(help.starts_with(says) && help.contains("Example"), "{help}");
             assert!(help.contains("FANFARE_URL") && help.contains("http://127.0.0.1:8080"), "{help}");

@@ -35,8 +35,12 @@ pub(super) fn account(f: &Fanout) -> String {
         c if c.mode.is_empty() => "nothing was sent under it yet".to_owned(),
         c => format!("{} {:.0}/s, lowest pace {:.0}/s", c.mode, c.rate, c.pace),
     };
+    let kin = kin(f);
     [
-        format!("fan-out     {}  {} of match {}, event {}, {}", f.id, f.event_type, f.match_id, f.event_id, f.kind),
+        format!(
+            "fan-out     {}  {} of match {}, event {}, {}{kin}",
+            f.id, f.event_type, f.match_id, f.event_id, f.kind
+        ),
         format!(
             "state       {} after {seconds:.1} s; accepted {}, useful until {}",
             f.state, f.accepted_at, f.deadline_at
@@ -53,6 +57,17 @@ pub(super) fn account(f: &Fanout) -> String {
         format!("ledger      {}\n", f.ledger),
     ]
     .join("\n")
+}
+
+/// How it stands to other fan-outs, behind its kind.
+fn kin(f: &Fanout) -> String {
+    let parts = [
+        f.parent.as_ref().map(|id| format!(" of fan-out {id}")),
+        f.never_saw.map(|n| format!("; {n} never saw what it corrects")),
+        f.superseded_by.as_ref().map(|id| format!("; superseded by fan-out {id}")),
+        f.paused.as_ref().map(|why| format!("; paused by its {why}")),
+    ];
+    parts.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,19 @@ use super::super::Failure;
 use super::super::target::Target;
 use super::{show, text};
 use crate::client::ClientError;
+use crate::wire::Fanout;
+
+/// What the end of the wait means: a fan-out that is paused or set aside is neither done nor under way.
+fn end(fanout: &Fanout) -> Result<(), Failure> {
+    let id = &fanout.id;
+    match (fanout.state.as_str(), fanout.paused.as_deref()) {
+        ("paused", why) => {
+            let why = why.unwrap_or("budget");
+            Err(Failure::Paused(format!("fan-out {id} is paused ({why}); `fanfare fanout resume {id}` lets it go on")))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Shows progress until the fan-out is settled, then the fan-out.
 pub(crate) async fn wait(target: &Target, id: &str, seconds: u64) -> Result<(), Failure> {
@@ -28,13 +41,14 @@ pub(crate) async fn wait(target: &Target, id: &str, seconds: u64) -> Result<(), 
             }
             Err(fault) => return Err(target.failure(fault)),
         };
-        let settled = fanout.settled_at.is_some() || fanout.state == "set_aside";
+        let settled = fanout.settled_at.is_some() || matches!(fanout.state.as_str(), "set_aside" | "paused");
         if live {
             let end = if settled { "\r\x1b[K" } else { "" };
             let _ = write!(std::io::stderr(), "\r\x1b[K{}{end}", text::progress(&fanout));
         }
         if settled {
-            return show(target, &fanout);
+            show(target, &fanout)?;
+            return end(&fanout);
         }
         if left.is_zero() {
             show(target, &fanout)?;

@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::{EventType, Template, Text, TextTemplate};
 use crate::domain::event::Event;
+use crate::domain::ids::EventId;
 use crate::domain::recipient::Locale;
 
 /// Longest collapse key, in bytes: Apple's limit for `apns-collapse-id`.
@@ -48,7 +49,17 @@ impl EventType {
     /// beginning and ends in 64 bits of SHA-256.
     #[must_use]
     pub fn collapse_key(&self, event: &Event) -> String {
-        let key = self.collapse_key.fill(event);
+        self.collapse_key_under(event, &event.id)
+    }
+
+    /// The same with the id of another event for `{event_id}`: that of the first one a chain of corrections began with, so
+    /// that each of them replaces on the phone what it corrects.
+    #[must_use]
+    pub fn collapse_key_under(&self, event: &Event, id: &EventId) -> String {
+        let key = match id == &event.id {
+            true => self.collapse_key.fill(event),
+            false => self.collapse_key.fill(&Event { id: id.clone(), ..event.clone() }),
+        };
         if key.len() <= MAX_COLLAPSE_KEY_BYTES && !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic()) {
             return key;
         }

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::ids::{EventId, MatchId};
+use super::outcome::coded_enum;
 
 /// An event as a caller wrote it, nothing checked yet.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -32,6 +33,8 @@ pub struct EventDraft {
     pub data: BTreeMap<String, Value>,
     /// Overrides the type's usefulness, seconds.
     pub useful_for_s: Option<u32>,
+    /// What it corrects: the event's id and a mode.
+    pub supersedes: Option<(String, String)>,
 }
 
 /// A valid event. Made only by [`Event::parse`], so nothing behind the door checks it again.
@@ -53,7 +56,29 @@ pub struct Event {
     pub data: BTreeMap<String, String>,
     /// Seconds it stays useful after it happened.
     pub useful_for_s: u32,
+    /// What it corrects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Supersedes>,
 }
+
+/// Which event another one corrects, and for whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supersedes {
+    /// The event that is wrong; it may not have come yet.
+    pub event_id: EventId,
+    /// Who is told.
+    pub mode: CorrectionMode,
+}
+
+coded_enum!(
+    /// Who is told of a correction.
+    CorrectionMode ("correction mode") {
+        /// Whoever got, or may have got, what it corrects.
+        Retract = 1 "retract",
+        /// Its whole audience.
+        Replace = 2 "replace",
+    }
+);
 
 /// One thing wrong with one field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -147,11 +172,26 @@ impl Event {
     /// usefulness counts as parsed, so a type whose usefulness changes makes an old post, repeated, another event.
     #[must_use]
     pub fn content_hash(&self) -> [u8; 32] {
-        let Self { id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s } = self;
-        let meaning = serde_json::json!([id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s]);
+        let Self { id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s, supersedes } = self;
+        let mut meaning = serde_json::json!([id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s]);
+        // Only when it is there: what was accepted before corrections were known keeps its hash.
+        if let (Some(correction), Some(parts)) = (supersedes, meaning.as_array_mut()) {
+            parts.push(serde_json::json!(correction));
+        }
         Sha256::digest(meaning.to_string()).into()
+    }
+
+    /// SHA-256 of what people would read and who would read it: the match, the type, the minute, the fields that are
+    /// `shown` (those its type requires) and the subjects. Two feeds that report the same corner differ in id, time,
+    /// `data` and in fields nobody reads, and mean the same.
+    #[must_use]
+    pub fn news_hash(&self, shown: &[String]) -> [u8; 32] {
+        let Self { kind, match_id, subjects, fields, .. } = self;
+        let read = |name: &String| name == "minute" || shown.contains(name);
+        let fields: BTreeMap<&String, &String> = fields.iter().filter(|(name, _)| read(name)).collect();
+        Sha256::digest(serde_json::json!([kind, match_id, subjects, fields]).to_string()).into()
     }
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -8,8 +8,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::{
-    Event, EventDraft, FieldError, MAX_DATA_BYTES, MAX_DATA_KEYS, MAX_FIELD_BYTES, MAX_FIELDS, MAX_SUBJECTS,
-    OWN_DATA_KEYS, USEFUL_RANGE_S,
+    CorrectionMode, Event, EventDraft, FieldError, MAX_DATA_BYTES, MAX_DATA_KEYS, MAX_FIELD_BYTES, MAX_FIELDS,
+    MAX_SUBJECTS, OWN_DATA_KEYS, Supersedes, USEFUL_RANGE_S,
 };
 use crate::domain::catalogue::{Catalogue, EventType, is_field_name};
 use crate::domain::ids::{EventId, MatchId};
@@ -45,10 +45,11 @@ pub(super) fn parse(draft: EventDraft, catalogue: &Catalogue) -> Result<Event, V
         + [&draft.id, &draft.match_id, &draft.kind].map(String::len).iter().sum::<usize>();
     let data = data(draft.data, own_bytes, &mut faults);
     let useful_for_s = useful_for_s(draft.useful_for_s, kind, &mut faults);
+    let supersedes = draft.supersedes.and_then(|given| supersedes(given, &draft.id, &mut faults));
     match (id, kind, match_id, occurred_ms, useful_for_s) {
         (Some(id), Some(kind), Some(match_id), Some(occurred_ms), Some(useful_for_s)) if faults.0.is_empty() => {
             let kind = kind.name.clone();
-            Ok(Event { id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s })
+            Ok(Event { id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s, supersedes })
         }
         _ => Err(faults.0),
     }
@@ -179,6 +180,19 @@ fn useful_for_s(raw: Option<u32>, kind: Option<&EventType>, faults: &mut Faults)
         return None;
     }
     Some(seconds)
+}
+
+fn supersedes((event_id, mode): (String, String), own_id: &str, faults: &mut Faults) -> Option<Supersedes> {
+    let names = CorrectionMode::ALL.iter().map(|mode| mode.as_str()).collect::<Vec<_>>().join(" or ");
+    let known = CorrectionMode::ALL.iter().copied().find(|known| known.as_str() == mode);
+    let event_id = if event_id == own_id {
+        faults.add("/supersedes/event_id", "is this event's own id; name the one it corrects");
+        None
+    } else {
+        faults.note("/supersedes/event_id", EventId::parse(&event_id))
+    };
+    let mode = faults.note("/supersedes/mode", known.ok_or_else(|| format!("{} must be {names}", quote(&mode))));
+    Some(Supersedes { event_id: event_id?, mode: mode? })
 }
 
 /// A string as it is, anything else as JSON writes it.

@@ -23,6 +23,7 @@ pub fn goal_draft() -> EventDraft {
         fields: map(json!({"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"})),
         data: map(json!({"deeplink": "app://match/4711"})),
         useful_for_s: None,
+        supersedes: None,
     }
 }
 
@@ -313,6 +314,7 @@ fn any_draft() -> impl Strategy<Value = EventDraft> {
         proptest::option::of(any::<u32>()),
     )
         .prop_map(|((id, kind, match_id, occurred_at), subjects, (fields, data), useful_for_s)| EventDraft {
+            supersedes: None,
             id,
             kind,
             match_id,
@@ -373,4 +375,41 @@ proptest! {
             prop_assert!(deadline > now_ms && deadline <= now_ms.saturating_add(120_000));
         }
     }
+}
+
+#[test]
+fn a_correction_names_another_event_and_a_mode_and_is_part_of_the_content() {
+    let given = |event: &str, mode: &str| with(|d| d.supersedes = Some((event.to_owned(), mode.to_owned())));
+    let correction = given("evt-8840", "retract").unwrap();
+    let named = Supersedes { event_id: EventId::parse("evt-8840").unwrap(), mode: CorrectionMode::Retract };
+    assert_eq!(correction.supersedes, Some(named));
+    assert_ne!(correction.content_hash(), goal().content_hash());
+    assert_ne!(correction.content_hash(), given("evt-8840", "replace").unwrap().content_hash());
+    assert_eq!(serde_json::from_value::<Event>(json!(correction)).unwrap(), correction);
+    let both: Vec<String> = given("evt-8841", "erase").unwrap_err().iter().map(ToString::to_string).collect();
+    assert!(both[0].starts_with("/supersedes/event_id: is this event's own id"), "{both:?}");
+    assert!(both[1].starts_with("/supersedes/mode: ") && both[1].ends_with("must be retract or replace"), "{both:?}");
+    assert!(given("a b", "replace").unwrap_err()[0].to_string().starts_with("/supersedes/event_id"));
+}
+
+#[test]
+fn the_hash_of_what_was_accepted_before_there_were_corrections_stays() {
+    let hash: String = goal().content_hash().iter().map(|byte| format!("{byte:02x}")).collect();
+    let Event { id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s, .. } = goal();
+    let before = json!([id, kind, match_id, occurred_ms, subjects, fields, data, useful_for_s]).to_string();
+    let want: String = Sha256::digest(before).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hash, want);
+}
+
+#[test]
+fn the_same_news_is_what_people_read_and_who_reads_it() {
+    let shown = ["player".to_owned()];
+    let other = |change: fn(&mut EventDraft)| with(change).unwrap().news_hash(&shown) != goal().news_hash(&shown);
+    assert!(!other(|d| drop(d.fields.insert("opta_id".into(), 68.into()))), "nobody reads it");
+    assert!(other(|d| drop(d.fields.insert("player".into(), "Rice".into()))));
+    assert!(!other(|d| d.id = "evt-other".into()) && !other(|d| d.occurred_at = "2026-11-30T15:03:40Z".into()));
+    assert!(!other(|d| d.data.clear()) && !other(|d| d.useful_for_s = Some(60)));
+    assert!(other(|d| d.match_id = "4712".into()) && other(|d| d.kind = "own_goal".into()));
+    assert!(other(|d| drop(d.fields.insert("minute".into(), 68.into()))));
+    assert!(other(|d| d.subjects = vec!["match:4711".into()]));
 }

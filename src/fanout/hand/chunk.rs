@@ -185,6 +185,12 @@ impl Chunk {
         self.maybe.get(usize::from(ordinal))
     }
 
+    /// Whether an attempt may have reached it, of whichever owner: what a retraction asks, whatever it ends as.
+    #[must_use]
+    pub fn may_have_been_reached(&self, ordinal: u16) -> bool {
+        self.may_have_it(ordinal) || self.deliveries.get(&ordinal).is_some_and(|delivery| delivery.maybe)
+    }
+
     /// Whether somebody was left when their variant stopped.
     #[must_use]
     pub fn has_shelved(&self) -> bool {
@@ -199,6 +205,7 @@ impl Chunk {
     }
 
     fn end_gone(&mut self, ordinal: u16) -> OutcomeRecord {
+        let maybe = self.may_have_been_reached(ordinal);
         self.finish(ordinal);
         let failure = FailureRecord {
             cause: Cause::None,
@@ -213,7 +220,7 @@ impl Chunk {
             ordinal,
             key: self.key(ordinal),
             outcome: Outcome::Gone,
-            maybe: false,
+            maybe,
             failure: Some(failure),
         }
     }

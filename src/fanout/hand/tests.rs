@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::domain::bitmap::Bitmap;
+use crate::domain::derived::Origin;
 use crate::domain::event::Event;
 use crate::domain::ids::DeviceKey;
 use crate::domain::ids::{EventId, MatchId};
@@ -21,8 +22,16 @@ fn job(id: i64, class: Class) -> Arc<FanoutJob> {
         fields: BTreeMap::new(),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     };
-    Arc::new(FanoutJob { id: FanoutId(id), event, class, accepted_ms: 0, deadline_ms: 120_000 })
+    Arc::new(FanoutJob {
+        id: FanoutId(id),
+        event,
+        class,
+        accepted_ms: 0,
+        deadline_ms: 120_000,
+        origin: Origin::default(),
+    })
 }
 
 fn recipient(key: i64) -> Recipient {
@@ -144,6 +153,20 @@ fn whom_an_earlier_owner_may_have_reached_and_who_was_set_aside_are_named_at_the
     assert!(!chunk.has_shelved());
     assert_eq!(chunk.stop(Ending::Lost, &[]), [2, 4]);
     assert!(chunk.may_have_it(4) && !chunk.may_have_it(2));
+    // Whatever it ends as here, a retraction has to reach whom an earlier owner may have reached.
+    chunk.deliveries.insert(4, Delivery::default());
+    chunk.deliveries.insert(3, Delivery { maybe: true, ..Delivery::default() });
+    assert!(chunk.may_have_been_reached(4) && chunk.may_have_been_reached(3) && !chunk.may_have_been_reached(2));
+}
+
+#[test]
+fn one_whose_device_is_gone_ends_with_what_an_earlier_owner_may_have_done() {
+    let mut hand = Hand::default();
+    let mut chunk = claimed(1, Class::Urgent, 0, 3);
+    (chunk.recipients[0], chunk.recipients[1]) = (None, None);
+    chunk.maybe.set(1);
+    let (_, gone) = hand.add(chunk, job(1, Class::Urgent));
+    assert_eq!(gone.iter().map(|r| (r.ordinal, r.maybe)).collect::<Vec<_>>(), [(0, false), (1, true)]);
 }
 
 #[test]

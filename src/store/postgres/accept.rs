@@ -3,16 +3,25 @@
 
 use sqlx::PgConnection;
 
+use super::correct;
 use super::fault::Fault;
 use crate::domain::batch::{FanoutJob, FanoutKind};
+use crate::domain::derived::Origin;
 use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
-/// One statement, so one transaction and one round trip. The unique key of `event` decides who is first.
+/// One statement, so one transaction and one round trip. The unique keys decide who is first: that of the window for the
+/// same news under two ids, that of `event` for one id. A window that is taken while the id is not leads to a fan-out that
+/// does not exist, and is open to whoever comes next.
 pub(super) const ACCEPT: &str = "
-WITH e AS (
+WITH n AS (
+    INSERT INTO repeat_window AS w (meaning, fanout_id, until_ms) VALUES ($11, nextval('fanout_id_seq'), $9)
+    ON CONFLICT (meaning) DO UPDATE SET fanout_id = EXCLUDED.fanout_id, until_ms = EXCLUDED.until_ms
+    WHERE w.until_ms <= fanfare_now_ms()
+    RETURNING fanout_id),
+e AS (
     INSERT INTO event (event_id, content_hash, fanout_id, body, accepted_ms)
-    VALUES ($1, $2, nextval('fanout_id_seq'), $3, fanfare_now_ms())
+    SELECT $1, $2, n.fanout_id, $3, fanfare_now_ms() FROM n
     ON CONFLICT (event_id) DO NOTHING
     RETURNING event_id, fanout_id, accepted_ms)
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, class, occurred_ms, accepted_ms, deadline_ms,
@@ -21,10 +30,13 @@ OVERRIDING SYSTEM VALUE
 SELECT e.fanout_id, e.event_id, $4, $5, $6, $7, $8, e.accepted_ms, $9, $10 FROM e
 RETURNING id, accepted_ms";
 
-/// A statement of its own, so that its snapshot is taken after the winner's commit: the first one cannot see it.
-pub(super) const WINNER: &str = "SELECT content_hash, fanout_id FROM event WHERE event_id = $1";
+/// One that is only named by a correction was not posted.
+pub(super) const SEEN: &str = "SELECT content_hash, fanout_id FROM event WHERE event_id = $1 AND content_hash <> ''";
 
 pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanout) -> Result<Accepted, Fault> {
+    if new.event.supersedes.is_some() {
+        return correct::accept(conn, boot, new).await;
+    }
     let body = serde_json::to_string(&new.event)
         .map_err(|_| StoreError::Statement("accept: the event does not serialise".to_owned()))?;
     let event = &new.event;
@@ -39,29 +51,29 @@ pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanou
         .bind(event.occurred_ms)
         .bind(new.deadline_ms)
         .bind(boot.0)
+        .bind(&new.news_hash()[..])
         .fetch_optional(&mut *conn)
         .await?;
     match inserted {
         Some((id, accepted_ms)) => Ok(Accepted::New(first_freeze(FanoutId(id), accepted_ms, new))),
-        None => loser(conn, new).await,
+        // Transactions of their own, whose snapshots are taken after the winner's commit: the first one cannot see it.
+        None => correct::accept(conn, boot, new).await,
     }
 }
 
 fn first_freeze(id: FanoutId, accepted_ms: i64, new: &NewFanout) -> FreezeJob {
-    let job = FanoutJob { id, event: new.event.clone(), class: new.class, accepted_ms, deadline_ms: new.deadline_ms };
-    FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0 }
+    let job = FanoutJob {
+        id,
+        event: new.event.clone(),
+        class: new.class,
+        accepted_ms,
+        deadline_ms: new.deadline_ms,
+        origin: Origin::default(),
+    };
+    FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms: 0 }
 }
 
 pub(super) async fn seen(conn: &mut PgConnection, id: &EventId) -> Result<Option<(FanoutId, Vec<u8>)>, Fault> {
-    let row: Option<(Vec<u8>, i64)> = sqlx::query_as(WINNER).bind(id.as_str()).fetch_optional(&mut *conn).await?;
+    let row: Option<(Vec<u8>, i64)> = sqlx::query_as(SEEN).bind(id.as_str()).fetch_optional(&mut *conn).await?;
     Ok(row.map(|(hash, id)| (FanoutId(id), hash)))
-}
-
-async fn loser(conn: &mut PgConnection, new: &NewFanout) -> Result<Accepted, Fault> {
-    match seen(conn, &new.event.id).await? {
-        Some((id, hash)) if hash == new.content_hash => Ok(Accepted::Repeat(id)),
-        Some((id, _)) => Ok(Accepted::Conflict(id)),
-        // Its time to be kept ended between the two statements; the next try inserts.
-        None => Err(StoreError::Unavailable("accept: the earlier event was just deleted".to_owned()).into()),
-    }
 }

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::fault::{Fault, explain};
 use super::now_ms;
 use super::rows::ClaimedRow;
-use crate::domain::batch::ClaimedChunk;
+use crate::domain::batch::{ClaimedChunk, Class};
 use crate::domain::ids::{BootId, ChunkRef};
 use crate::store::damaged::{LEFT_ALONE_MS, warn_of_chunks};
 use crate::store::{ClaimRequest, FreezeStep};
@@ -39,8 +39,27 @@ pub(super) const CLAIM: &str = with_recipients!(
 WITH c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
     WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND ($3::smallint IS NULL OR k.class < $3)
-      AND f.state <> 3
+      AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
     ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+k AS (
+    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
+    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
+    RETURNING k.*)"
+);
+
+/// The least urgent class is at the far end of the index of open chunks.
+pub(super) const CLAIM_FLOOR: &str = with_recipients!(
+    "
+WITH least AS (
+    SELECT k.class FROM chunk k JOIN fanout f ON f.id = k.fanout_id
+    WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms()
+      AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
+    ORDER BY k.class DESC, k.rank DESC LIMIT 1),
+c AS (
+    SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
+    WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND k.class = (SELECT class FROM least)
+      AND k.class > $2 AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
+    ORDER BY k.class, k.rank LIMIT 1 FOR UPDATE OF k SKIP LOCKED),
 k AS (
     UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
     FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
@@ -74,6 +93,16 @@ pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Res
         .fetch_all(&mut *conn)
         .await?;
     readable(conn, request.boot, rows).await
+}
+
+pub(super) async fn claim_floor(
+    conn: &mut PgConnection,
+    boot: BootId,
+    than: Class,
+) -> Result<Vec<ClaimedChunk>, Fault> {
+    let rows: Vec<ClaimedRow> =
+        sqlx::query_as(CLAIM_FLOOR).bind(boot.0).bind(than.code()).fetch_all(&mut *conn).await?;
+    readable(conn, boot, rows).await
 }
 
 pub(super) async fn of_a_step(

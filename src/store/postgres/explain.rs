@@ -9,6 +9,7 @@ use super::rows::{JobRow, chunk_ref, length};
 use super::{devices, now_ms, reads};
 use crate::domain::batch::{FanoutState, RestOutcome};
 use crate::domain::bitmap::Bitmap;
+use crate::domain::derived::PauseReason;
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, FanoutId};
 use crate::domain::outcome::{Cause, Outcome};
 use crate::store::explained::{
@@ -18,7 +19,8 @@ use crate::store::explained::{
 pub(super) const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 
 pub(super) const FREEZE: &str =
-    "SELECT state, freeze_cursor, freeze_chunks, freeze_owner IS NULL AS ownerless FROM fanout WHERE id = $1";
+    "SELECT state, freeze_cursor, freeze_chunks, freeze_owner IS NULL AS ownerless, superseded_by, paused
+FROM fanout WHERE id = $1";
 
 pub(super) const TIMES: &str = "SELECT created_ms, follows_ms, state_ms FROM device WHERE device_key = $1";
 
@@ -45,6 +47,8 @@ struct FreezeRow {
     freeze_cursor: i64,
     freeze_chunks: i32,
     ownerless: bool,
+    superseded_by: Option<i64>,
+    paused: i16,
 }
 
 #[derive(Debug, FromRow)]
@@ -101,6 +105,8 @@ pub(super) async fn explain(
     Ok(Some(Explained {
         job: job.parse()?,
         state,
+        superseded_by: freeze.superseded_by.map(FanoutId),
+        paused: (freeze.paused != 0).then(|| PauseReason::from_code(freeze.paused)).transpose()?,
         cursor: DeviceKey(freeze.freeze_cursor),
         cut: state == FanoutState::Cancelled && freeze.ownerless,
         now_ms: now_ms(&mut tx).await?,
@@ -122,18 +128,28 @@ async fn former(conn: &mut PgConnection, id: &DeviceId) -> Result<Vec<FormerDevi
 }
 
 async fn find(conn: &mut PgConnection, id: FanoutId, key: DeviceKey, chunks: i32) -> Result<Option<Place>, Fault> {
-    let mut search = ChunkSearch::new(key, chunks);
-    while let Some(chunk) = search.probe() {
-        let first: Option<i64> = sqlx::query_scalar(FIRST_KEY).bind(id.0).bind(chunk).fetch_one(&mut *conn).await?;
-        search.saw(chunk, first.ok_or_else(|| corrupt(format!("chunk {chunk} of fan-out {id} has no keys")))?);
-    }
-    let Some(chunk) = search.chunk() else { return Ok(None) };
+    let Some(chunk) = first_chunk(conn, id, key, chunks).await? else { return Ok(None) };
     let row: PlaceRow = sqlx::query_as(PLACE).bind(id.0).bind(chunk).fetch_one(&mut *conn).await?;
     let Ok(at) = row.keys.binary_search(&key.0) else { return Ok(None) };
     let ordinal = i16::try_from(at).unwrap_or(i16::MAX);
     let failure: Option<FailureRow> =
         sqlx::query_as(FAILURE).bind(id.0).bind(chunk).bind(ordinal).fetch_optional(conn).await?;
     row.place(id, key, at, failure).map(Some)
+}
+
+/// The chunk a key is in, if it is in any; all before it hold smaller keys.
+pub(super) async fn first_chunk(
+    conn: &mut PgConnection,
+    id: FanoutId,
+    key: DeviceKey,
+    chunks: i32,
+) -> Result<Option<i32>, Fault> {
+    let mut search = ChunkSearch::new(key, chunks);
+    while let Some(chunk) = search.probe() {
+        let first: Option<i64> = sqlx::query_scalar(FIRST_KEY).bind(id.0).bind(chunk).fetch_one(&mut *conn).await?;
+        search.saw(chunk, first.ok_or_else(|| corrupt(format!("chunk {chunk} of fan-out {id} has no keys")))?);
+    }
+    Ok(search.chunk())
 }
 
 impl PlaceRow {

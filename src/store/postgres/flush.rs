@@ -6,15 +6,18 @@ use std::collections::BTreeMap;
 use sqlx::{FromRow, PgConnection};
 
 use super::fault::Fault;
+use super::replay;
 use super::rows::{chunk_ref, length};
 use crate::domain::batch::{ChunkAck, ChunkFlush, FlushBatch, OutcomeRecord};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::{BootId, ChunkRef, FanoutId};
 use crate::domain::tally::PartCounters;
-use crate::store::StoreError;
+use crate::mutant;
+use crate::store::{StoreError, planted};
 
 /// All chunks and failures of a batch. Every right-hand side reads the row as it was, so a repetition changes nothing.
 /// Only the epoch that owns the chunk may end it for those without an outcome (`rest`).
+/// `late` reads the row as it was: a statement does not see its own update.
 pub(super) const FLUSH: &str = "
 WITH b AS (
     SELECT fanout_id, chunk_no, epoch, done::varbit AS done, ok::varbit AS ok, maybe::varbit AS maybe,
@@ -34,7 +37,10 @@ u AS (
                      WHEN k.state = 1 AND k.epoch = b.epoch AND b.rest_outcome IS NOT NULL THEN 2
                      ELSE k.state END
     FROM b WHERE k.fanout_id = b.fanout_id AND k.chunk_no = b.chunk_no
-    RETURNING k.fanout_id, k.chunk_no, b.epoch, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok),
+    RETURNING k.fanout_id, k.chunk_no, b.epoch, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok,
+              (SELECT bit_count(k.ok & ~o.ok) + bit_count(k.done & ~o.done & ~k.ok) FROM chunk o
+               WHERE o.fanout_id = k.fanout_id AND o.chunk_no = k.chunk_no
+                 AND EXISTS (SELECT 1 FROM fanout s WHERE s.id = k.fanout_id AND s.settled_ms IS NOT NULL)) AS late),
 f AS (
     INSERT INTO failure (fanout_id, chunk_no, ordinal, device_key, outcome, cause, status, detail, attempts,
                          retryable, variant, device_version, at_ms)
@@ -46,14 +52,17 @@ f AS (
     JOIN u ON u.fanout_id = x.fanout_id AND u.chunk_no = x.chunk_no
     WHERE get_bit(u.ok, x.ordinal) = 0
     ON CONFLICT DO NOTHING)
-SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done,
+SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done, coalesce(late, 0) AS late,
        coalesce((SELECT x.state = 3 FROM fanout x WHERE x.id = u.fanout_id), false) AS cancelled
 FROM u";
 
+/// Answers those that have a cap: only they are looked at again.
 pub(super) const PUT_PARTS: &str = "
-INSERT INTO fanout_part (fanout_id, boot_id, counters)
-SELECT p.fanout_id, $1, p.counters FROM unnest($2::bigint[], $3::text[]) AS p(fanout_id, counters)
-ON CONFLICT (fanout_id, boot_id) DO UPDATE SET counters = EXCLUDED.counters";
+WITH put AS (
+    INSERT INTO fanout_part (fanout_id, boot_id, counters)
+    SELECT p.fanout_id, $1, p.counters FROM unnest($2::bigint[], $3::text[]) AS p(fanout_id, counters)
+    ON CONFLICT (fanout_id, boot_id) DO UPDATE SET counters = EXCLUDED.counters)
+SELECT f.id FROM fanout f WHERE f.id = ANY ($2) AND f.max_attempts IS NOT NULL AND f.settled_ms IS NULL";
 
 #[derive(Debug, FromRow)]
 struct AckRow {
@@ -65,6 +74,7 @@ struct AckRow {
     mine: bool,
     done: String,
     cancelled: bool,
+    late: i64,
 }
 
 impl AckRow {
@@ -76,6 +86,7 @@ impl AckRow {
             owned: self.mine && matches!(self.state, 1 | 2),
             closed: self.state == 2,
             cancelled: self.cancelled,
+            late: u32::try_from(self.late).unwrap_or(0),
             done: Bitmap::from_text(&self.done, length(self.n)?)?,
         })
     }
@@ -87,7 +98,8 @@ pub(super) async fn flush(conn: &mut PgConnection, batch: &FlushBatch) -> Result
     }
     let chunks = ChunkArrays::of(&batch.chunks);
     let failures = FailureArrays::of(batch)?;
-    let query = failures.bind(chunks.bind(sqlx::query_as(FLUSH)));
+    let sql = planted::unless(mutant::on("no_epoch_check"), FLUSH, "AND k.epoch = b.epoch", "");
+    let query = failures.bind(chunks.bind(sqlx::query_as(sql)));
     let rows: Vec<AckRow> = query.fetch_all(conn).await?;
     let found = rows.into_iter().map(|row| row.parse().map(|ack| (ack.chunk, ack)));
     let mut found = found.collect::<Result<BTreeMap<ChunkRef, ChunkAck>, Fault>>()?;
@@ -97,22 +109,27 @@ pub(super) async fn flush(conn: &mut PgConnection, batch: &FlushBatch) -> Result
 /// The chunk is not there any more: there is nothing to own and nothing to wait for.
 fn unknown(flush: &ChunkFlush) -> ChunkAck {
     let (chunk, epoch, done) = (flush.chunk, flush.epoch, flush.done.clone());
-    ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, done }
+    ChunkAck { chunk, epoch, owned: false, closed: false, cancelled: false, late: 0, done }
 }
 
 pub(super) async fn put_parts(
     conn: &mut PgConnection,
     boot: BootId,
     parts: &[(FanoutId, PartCounters)],
-) -> Result<(), Fault> {
+) -> Result<Vec<(FanoutId, i32)>, Fault> {
     let refuse = |_| StoreError::Statement("put_parts: counters do not serialise".to_owned());
     let mut latest = BTreeMap::new();
     for (fanout, counters) in parts {
         latest.insert(fanout.0, serde_json::to_string(counters).map_err(refuse)?);
     }
     let (fanouts, texts): (Vec<i64>, Vec<String>) = latest.into_iter().unzip();
-    sqlx::query(PUT_PARTS).bind(boot.0).bind(fanouts).bind(texts).execute(conn).await?;
-    Ok(())
+    let sum =
+        "jsonb_set(EXCLUDED.counters::jsonb, '{attempts}', to_jsonb((EXCLUDED.counters::jsonb ->> 'attempts')::bigint
+               + (fanout_part.counters::jsonb ->> 'attempts')::bigint))::text";
+    let sql = planted::unless(mutant::on("counters_incremented"), PUT_PARTS, "EXCLUDED.counters", sum);
+    let query = sqlx::query_scalar(sql).bind(boot.0).bind(fanouts).bind(texts);
+    let capped: Vec<i64> = query.fetch_all(&mut *conn).await?;
+    replay::spent(conn, &capped).await
 }
 
 type Query<'q> = sqlx::query::QueryAs<'q, sqlx::Postgres, AckRow, sqlx::postgres::PgArguments>;

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use super::claim;
 use super::fault::{Fault, count, explain};
-use super::rows::FreezeRow;
+use super::rows::{FreezeRow, job_columns};
 use crate::domain::batch::ClaimedChunk;
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
@@ -15,14 +15,20 @@ use crate::store::damaged::warn_of_fanouts;
 use crate::store::{FollowerPage, FreezeJob, FreezeReply, FreezeStep, HANDOVER_MS, StoreError};
 
 /// Freezes of nobody alive, and own ones that are not running (`$4`) although their hand-over is long past; none of `$5`.
-pub(super) const FREE: &str = "
-SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.freeze_epoch, f.freeze_cursor, f.freeze_chunks
+/// None that is held: its hold is over sooner or later, and then it is found here.
+pub(super) const FREE: &str = concat!(
+    "
+SELECT ",
+    job_columns!(),
+    ",
+       f.freeze_epoch, f.freeze_cursor, f.freeze_chunks
 FROM fanout f JOIN event e ON e.event_id = f.event_id
-WHERE f.settled_ms IS NULL AND f.state = 0 AND f.id <> ALL($5)
+WHERE f.settled_ms IS NULL AND f.state = 0 AND f.id <> ALL($5) AND f.hold_until_ms <= fanfare_now_ms()
   AND (NOT EXISTS (SELECT 1 FROM instance i
                    WHERE i.boot_id = f.freeze_owner AND i.lease_until_ms > fanfare_now_ms())
        OR (f.freeze_owner = $1 AND f.accepted_ms <= fanfare_now_ms() - $3 AND f.id <> ALL($4)))
-ORDER BY f.class, f.id LIMIT $2";
+ORDER BY f.class, f.id LIMIT $2"
+);
 
 /// Whoever takes a freeze moves its epoch, so of several that saw it free one gets it. The owner may have come back to
 /// life and moved on meanwhile: where the freeze stands is read here, under the lock.
@@ -49,6 +55,7 @@ WITH f AS (
     SET freeze_cursor = $5,
         freeze_chunks = freeze_chunks + cardinality($7::int[]),
         recipients = recipients + cardinality($6::bigint[]),
+        never_saw = CASE WHEN $14::bigint IS NULL THEN never_saw ELSE coalesce(never_saw, 0) + $14 END,
         state = CASE WHEN NOT $12 THEN 0
                      WHEN EXISTS (SELECT 1 FROM chunk k WHERE k.fanout_id = fanout.id AND k.state = 3) THEN 4
                      ELSE 1 END
@@ -168,6 +175,7 @@ pub(super) async fn step(conn: &mut PgConnection, step: &FreezeStep) -> Result<F
         .bind(&arrays.claimed)
         .bind(step.last)
         .bind(step.first_chunk)
+        .bind(step.never_saw.map(|n| i64::try_from(n).unwrap_or(i64::MAX)))
         .fetch_one(&mut *conn)
         .await?;
     if written == 0 && !stands(conn, step, &arrays).await? {

@@ -1,52 +1,72 @@
 //! Owns the import of a batch of devices in a fixed number of statements.
 //! Must never know: the format of the input.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Row, Transaction};
 
 use super::devices::remove;
 use super::fault::Fault;
 use super::rows::{address, columns};
-use crate::domain::recipient::DeviceState;
-use crate::store::import::{Decision, Held, Taken, decide};
+use crate::domain::recipient::{DeviceState, KindMask};
+use crate::store::import::{Held, Taken, attach, decide, most_follows};
 use crate::store::{ImportRow, Imported};
 
 /// A batch asks for a thousand known rows. While the table is small the planner would rather read all of it each time,
 /// which makes the import of a large file slower with every batch.
 pub(super) const BY_INDEX: &str = "SELECT set_config('enable_seqscan', 'off', true)";
 
+/// Without locks: most rows of a batch are new, or say what is there.
+pub(super) const SEEN: &str = "
+SELECT device_key, id, token, fid, state, user_id, platform, locale, muted FROM device
+WHERE id = ANY ($1) OR token = ANY ($2) OR fid = ANY ($3)";
+
+/// The devices that will be written, as they are now; in order of key, so that none waits in a ring.
 pub(super) const LOCK: &str = "
-SELECT device_key, id, token, fid, state FROM device
-WHERE id = ANY ($1) OR token = ANY ($2) OR fid = ANY ($3) ORDER BY device_key FOR UPDATE";
+SELECT device_key, id, token, fid, state, user_id, platform, locale, muted FROM device
+WHERE device_key = ANY ($1) ORDER BY device_key FOR UPDATE";
+
+pub(super) const FOLLOWED: &str = "
+SELECT device_key, subject, wanted, kinds FROM follow WHERE device_key = ANY ($1) LIMIT $2";
 
 /// Devices of the batch that change their address let go of the old one first: the unique keys are checked row by
 /// row, and two devices may change places.
 pub(super) const LET_GO: &str = "
 UPDATE device SET token = NULL, fid = 'moving ' || device_key WHERE device_key = ANY ($1)";
 
-/// The version moves only when a verdict on the old row would not hold for the new one.
-pub(super) const UPSERT: &str = "
-INSERT INTO device AS d (id, token, fid, user_id, platform, locale, state, state_ms, registered_ms, follows_ms)
-SELECT x.id, x.token, x.fid, x.user_id, x.platform, x.locale, x.state, CASE WHEN x.state = 0 THEN 0 ELSE now.ms END,
-       now.ms, CASE WHEN x.follows THEN now.ms ELSE 0 END
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[], $7::smallint[],
-            $8::boolean[]) AS x(id, token, fid, user_id, platform, locale, state, follows), (SELECT fanfare_now_ms() AS ms) AS now
-ON CONFLICT (id) DO UPDATE
-SET version = d.version + CASE WHEN (d.user_id, d.token, d.fid, d.platform, d.locale, d.state) IS DISTINCT FROM
-            (EXCLUDED.user_id, EXCLUDED.token, EXCLUDED.fid, EXCLUDED.platform, EXCLUDED.locale, EXCLUDED.state)
-            THEN 1 ELSE 0 END,
-    user_id = EXCLUDED.user_id, token = EXCLUDED.token, fid = EXCLUDED.fid, platform = EXCLUDED.platform,
-    locale = EXCLUDED.locale, registered_ms = EXCLUDED.registered_ms, follows_ms = greatest(d.follows_ms, EXCLUDED.follows_ms),
-    state_ms = CASE WHEN d.state = EXCLUDED.state THEN d.state_ms ELSE EXCLUDED.registered_ms END,
-    state = EXCLUDED.state
-RETURNING d.id, d.device_key";
+/// Whoever inserts the same device or address at the same time goes first; this transaction is then tried again and
+/// finds it there. Keys are given in the order of the file, which an export keeps, and rows written in that of their ids:
+/// two imports of the same devices in another order never wait for each other in a ring.
+pub(super) const INSERT: &str = "
+INSERT INTO device (device_key, id, token, fid, user_id, platform, locale, state, state_ms, registered_ms, created_ms,
+                    muted, follows_ms)
+OVERRIDING SYSTEM VALUE
+SELECT y.key, y.id, y.token, y.fid, y.user_id, y.platform, y.locale, y.state,
+       CASE WHEN y.state = 0 THEN 0 ELSE now.ms END, now.ms, now.ms,
+       coalesce(y.muted, 0), CASE WHEN y.muted IS NULL THEN 0 ELSE now.ms END
+FROM (SELECT nextval('device_device_key_seq') AS key, x.*
+      FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::smallint[], $7::bigint[],
+                  $8::text[]) AS x(token, fid, user_id, platform, locale, state, muted, id)) AS y,
+     (SELECT fanfare_now_ms() AS ms) AS now
+ORDER BY y.id COLLATE \"C\"
+RETURNING id, device_key";
 
-/// Only of devices whose line says what they follow.
-pub(super) const MUTE: &str = "
-UPDATE device d SET muted = x.muted
-FROM unnest($1::bigint[], $2::bigint[]) AS x(device_key, muted)
-WHERE d.device_key = x.device_key AND d.muted <> x.muted";
+/// Mutes are null where the row says nothing new of follows. The version moves only when a verdict on the old row would
+/// not hold for the new one.
+pub(super) const UPDATE: &str = "
+UPDATE device d
+SET version = d.version + CASE WHEN (d.user_id, d.token, d.fid, d.platform, d.locale, d.state) IS DISTINCT FROM
+            (x.user_id, x.token, x.fid, x.platform, x.locale, x.state) THEN 1 ELSE 0 END,
+    user_id = x.user_id, token = x.token, fid = x.fid, platform = x.platform, locale = x.locale,
+    registered_ms = now.ms, muted = coalesce(x.muted, d.muted),
+    follows_ms = CASE WHEN x.muted IS NULL THEN d.follows_ms ELSE now.ms END,
+    state_ms = CASE WHEN d.state = x.state THEN d.state_ms ELSE now.ms END, state = x.state
+FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::smallint[], $7::bigint[],
+            $8::bigint[]) AS x(token, fid, user_id, platform, locale, state, muted, device_key),
+     (SELECT fanfare_now_ms() AS ms) AS now
+WHERE d.device_key = x.device_key AND d.device_key = ANY ($8)";
 
 pub(super) const UNFOLLOW: &str = "
 DELETE FROM follow f
@@ -60,7 +80,12 @@ SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
 ON CONFLICT (subject, device_key) DO UPDATE SET wanted = EXCLUDED.wanted, kinds = EXCLUDED.kinds
 WHERE (f.wanted, f.kinds) <> (EXCLUDED.wanted, EXCLUDED.kinds)";
 
-/// Devices that live again and whose line does not say what they follow.
+/// Of devices nobody else knows yet.
+pub(super) const FOLLOW_FIRST: &str = "
+INSERT INTO follow (subject, device_key, wanted, kinds)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])";
+
+/// Devices that live again and whose line says nothing new of follows.
 pub(super) const REVIVE: &str = "
 UPDATE follow f SET kinds = f.wanted & ~d.muted FROM device d
 WHERE d.device_key = ANY ($1) AND f.device_key = d.device_key";
@@ -72,94 +97,166 @@ struct HeldRow {
     token: Option<String>,
     fid: Option<String>,
     state: i16,
+    user_id: String,
+    platform: i16,
+    locale: String,
+    muted: i64,
 }
 
 impl From<HeldRow> for Held {
     fn from(row: HeldRow) -> Self {
-        let state = DeviceState::from_code(row.state).ok();
-        Self { key: row.device_key, id: row.id, address: address(row.token, row.fid).ok(), state }
+        Self {
+            key: row.device_key,
+            id: row.id,
+            address: address(row.token, row.fid).ok(),
+            state: DeviceState::from_code(row.state).ok(),
+            user: row.user_id,
+            platform: i64::from(row.platform),
+            locale: row.locale,
+            muted: KindMask(row.muted),
+            follows: None,
+        }
     }
 }
 
 pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow], revive: bool) -> Result<Imported, Fault> {
     let mut tx = conn.begin().await?;
     sqlx::query(BY_INDEX).execute(&mut *tx).await?;
-    let held = lock(&mut tx, rows).await?;
-    let Decision { taken, rivals, answer } = decide(rows, &held, revive)?;
-    if !rivals.is_empty() {
-        remove(&mut tx, rivals).await?;
+    let mut held = seen(&mut tx, rows).await?;
+    lock(&mut tx, rows, &mut held, revive).await?;
+    let decision = decide(rows, &held, revive)?;
+    let moving: Vec<i64> = decision.taken.iter().filter_map(Taken::lets_go).collect();
+    let (new, changed) = (decision.new_ones(), decision.changed());
+    if !decision.rivals.is_empty() {
+        remove(&mut tx, decision.rivals.clone()).await?;
     }
-    let keys = write(&mut tx, &taken).await?;
-    write_follows(&mut tx, &taken, &keys).await?;
+    if !moving.is_empty() {
+        sqlx::query(LET_GO).bind(moving).execute(&mut *tx).await?;
+    }
+    let keys = insert(&mut tx, &new).await?;
+    follow(&mut tx, FOLLOW_FIRST, wanted(&new, &keys)).await?;
+    update(&mut tx, &changed).await?;
+    follow_anew(&mut tx, &changed).await?;
     tx.commit().await?;
-    Ok(answer)
+    Ok(decision.answer)
 }
 
-/// Planned for each batch: a plan made while the table was small reads all of it, and would be kept while it grows.
-async fn lock(tx: &mut Transaction<'_, Postgres>, rows: &[ImportRow]) -> Result<Vec<Held>, Fault> {
+/// What is there of the batch, with follows where the batch says some.
+async fn seen(tx: &mut Transaction<'_, Postgres>, rows: &[ImportRow]) -> Result<Vec<Held>, Fault> {
     let ids: Vec<&str> = rows.iter().map(|row| row.id().as_str()).collect();
     let (tokens, fids): (Vec<_>, Vec<_>) = rows.iter().map(|row| columns(&row.device.address)).unzip();
     let (tokens, fids): (Vec<&str>, Vec<&str>) =
         (tokens.into_iter().flatten().collect(), fids.into_iter().flatten().collect());
-    let query = sqlx::query_as(LOCK).persistent(false).bind(ids).bind(tokens).bind(fids);
-    let held: Vec<HeldRow> = query.fetch_all(&mut **tx).await?;
-    Ok(held.into_iter().map(Held::from).collect())
+    let query = sqlx::query_as(SEEN).bind(ids).bind(tokens).bind(fids);
+    let found: Vec<HeldRow> = query.fetch_all(&mut **tx).await?;
+    with_follows(tx, rows, found).await
 }
 
-/// Writes the devices; their keys by id.
-async fn write(tx: &mut Transaction<'_, Postgres>, taken: &[Taken<'_>]) -> Result<HashMap<String, i64>, Fault> {
-    let moving: Vec<i64> = taken.iter().filter_map(Taken::lets_go).collect();
-    if !moving.is_empty() {
-        sqlx::query(LET_GO).bind(moving).execute(&mut **tx).await?;
+async fn with_follows(
+    tx: &mut Transaction<'_, Postgres>,
+    rows: &[ImportRow],
+    found: Vec<HeldRow>,
+) -> Result<Vec<Held>, Fault> {
+    let mut held: Vec<Held> = found.into_iter().map(Held::from).collect();
+    if !held.is_empty() && rows.iter().any(|row| row.follows.is_some()) {
+        let most = most_follows(rows);
+        let keys: Vec<i64> = held.iter().map(|held| held.key).collect();
+        let follows = sqlx::query_as(FOLLOWED).bind(keys).bind(most + 1).fetch_all(&mut **tx).await?;
+        attach(&mut held, follows, most);
     }
+    Ok(held)
+}
+
+/// Locks what will be written, and puts it into its place as it is then. A device that took one of the addresses
+/// meanwhile is met when the row is written: a unique violation, and all is tried again.
+async fn lock(
+    tx: &mut Transaction<'_, Postgres>,
+    rows: &[ImportRow],
+    held: &mut Vec<Held>,
+    revive: bool,
+) -> Result<(), Fault> {
+    let touched: HashSet<i64> = decide(rows, held, revive)?.touched().into_iter().collect();
+    if touched.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<i64> = touched.iter().copied().collect();
+    let found: Vec<HeldRow> = sqlx::query_as(LOCK).bind(keys).fetch_all(&mut **tx).await?;
+    held.retain(|held| !touched.contains(&held.key));
+    held.extend(with_follows(tx, rows, found).await?);
+    Ok(())
+}
+
+/// Inserts devices; their keys by id.
+async fn insert(tx: &mut Transaction<'_, Postgres>, new: &[&Taken<'_>]) -> Result<HashMap<String, i64>, Fault> {
+    if new.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<&str> = new.iter().map(|taken| taken.row.id().as_str()).collect();
+    let rows = with_rows(sqlx::query(INSERT), new).bind(ids).fetch_all(&mut **tx).await?;
+    rows.into_iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+async fn update(tx: &mut Transaction<'_, Postgres>, changed: &[&Taken<'_>]) -> Result<(), Fault> {
+    if !changed.is_empty() {
+        let keys: Vec<i64> = changed.iter().filter_map(|taken| taken.held).map(|held| held.key).collect();
+        with_rows(sqlx::query(UPDATE), changed).bind(keys).execute(&mut **tx).await?;
+    }
+    Ok(())
+}
+
+/// Binds the columns both statements have first, in one order.
+fn with_rows<'q>(query: Query<'q, Postgres, PgArguments>, taken: &[&Taken<'_>]) -> Query<'q, Postgres, PgArguments> {
     let (tokens, fids): (Vec<_>, Vec<_>) = taken.iter().map(|taken| columns(&taken.row.device.address)).unzip();
-    let keys: Vec<(String, i64)> = sqlx::query_as(UPSERT)
-        .bind(taken.iter().map(|taken| taken.row.id().as_str()).collect::<Vec<_>>())
+    query
         .bind(tokens)
         .bind(fids)
         .bind(taken.iter().map(|taken| taken.row.device.user.as_str()).collect::<Vec<_>>())
         .bind(taken.iter().map(|taken| taken.row.device.platform.code()).collect::<Vec<_>>())
         .bind(taken.iter().map(|taken| taken.row.device.locale.as_str()).collect::<Vec<_>>())
         .bind(taken.iter().map(|taken| taken.state.code()).collect::<Vec<_>>())
-        .bind(taken.iter().map(|taken| taken.row.follows.is_some()).collect::<Vec<_>>())
-        .fetch_all(&mut **tx)
-        .await?;
-    Ok(keys.into_iter().collect())
+        .bind(taken.iter().map(|taken| taken.follows.map(|follows| follows.muted.0)).collect::<Vec<_>>())
 }
 
-async fn write_follows(
-    tx: &mut Transaction<'_, Postgres>,
-    taken: &[Taken<'_>],
-    keys: &HashMap<String, i64>,
-) -> Result<(), Fault> {
-    let (mut devices, mut muted, mut stored, mut revived) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+/// By subject and device, which is the order of their index: the types wanted and those of them that count.
+type Wanted<'a> = BTreeMap<(&'a str, i64), (i64, i64)>;
+
+/// What devices follow afterwards, where their rows say something new of it.
+fn wanted<'a>(taken: &[&Taken<'a>], keys: &HashMap<String, i64>) -> Wanted<'a> {
     let mut wanted = BTreeMap::new();
     for one in taken {
-        let Some(key) = keys.get(one.row.id().as_str()) else { continue };
-        let Some(follows) = &one.row.follows else {
-            revived.extend(one.revives().then_some(*key));
-            continue;
-        };
-        devices.push(*key);
-        muted.push(follows.muted.0);
-        stored.extend(one.held.map(|_| *key));
+        let key = one.held.map(|held| held.key).or_else(|| keys.get(one.row.id().as_str()).copied());
+        let (Some(follows), Some(key)) = (one.follows, key) else { continue };
         wanted.extend(follows.subjects.iter().map(|(subject, mask)| {
             let kinds = follows.kinds(*mask, one.state);
-            ((subject.as_str(), *key), (mask.0, kinds.0))
+            ((subject.as_str(), key), (mask.0, kinds.0))
         }));
     }
-    let (mut subjects, mut of, mut masks, mut kinds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for ((subject, key), (mask, kind)) in wanted {
-        subjects.push(subject);
-        of.push(key);
-        masks.push(mask);
-        kinds.push(kind);
+    wanted
+}
+
+async fn follow(tx: &mut Transaction<'_, Postgres>, statement: &'static str, wanted: Wanted<'_>) -> Result<(), Fault> {
+    if wanted.is_empty() {
+        return Ok(());
     }
-    sqlx::query(MUTE).bind(&devices).bind(muted).execute(&mut **tx).await?;
-    if !stored.is_empty() {
-        sqlx::query(UNFOLLOW).bind(stored).bind(&subjects).bind(&of).execute(&mut **tx).await?;
+    let (places, values): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+    let (subjects, of): (Vec<&str>, Vec<i64>) = places.into_iter().unzip();
+    let (masks, kinds): (Vec<i64>, Vec<i64>) = values.into_iter().unzip();
+    sqlx::query(statement).bind(subjects).bind(of).bind(masks).bind(kinds).execute(&mut **tx).await?;
+    Ok(())
+}
+
+/// Follows of devices that were there: those their row does not name go, and who lives again hears again.
+async fn follow_anew(tx: &mut Transaction<'_, Postgres>, changed: &[&Taken<'_>]) -> Result<(), Fault> {
+    let (said, silent): (Vec<&Taken<'_>>, Vec<&Taken<'_>>) = changed.iter().partition(|taken| taken.follows.is_some());
+    let key = |taken: &&Taken<'_>| Some(taken.held?.key);
+    let wanted = wanted(&said, &HashMap::new());
+    if !said.is_empty() {
+        let (subjects, of): (Vec<&str>, Vec<i64>) = wanted.keys().copied().unzip();
+        let said: Vec<i64> = said.iter().filter_map(key).collect();
+        sqlx::query(UNFOLLOW).bind(said).bind(subjects).bind(of).execute(&mut **tx).await?;
     }
-    sqlx::query(FOLLOW).bind(subjects).bind(of).bind(masks).bind(kinds).execute(&mut **tx).await?;
+    follow(tx, FOLLOW, wanted).await?;
+    let revived: Vec<i64> = silent.iter().filter(|taken| taken.revives()).filter_map(key).collect();
     if !revived.is_empty() {
         sqlx::query(REVIVE).bind(revived).execute(&mut **tx).await?;
     }

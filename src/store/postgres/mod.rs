@@ -5,23 +5,27 @@ mod accept;
 mod call;
 mod cancel;
 mod claim;
+mod correct;
 mod devices;
 mod explain;
 mod export;
 mod fault;
 mod flush;
 mod freeze;
+mod frozen;
 mod import;
 mod ingest;
 mod instance;
 mod pool;
+mod purge;
 mod reads;
+mod replay;
 mod rows;
 mod schema;
 mod settle;
 mod statements;
+mod sweep;
 
-use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,8 +42,12 @@ use super::records::{
     Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
     FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
-use super::{ACCEPT_WITHIN, CancelReply, Explained, Store, StoreError, Waiting};
-use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use super::{
+    ACCEPT_WITHIN, CancelReply, Explained, FrozenPage, NewReplay, NewSweep, Purge, ReplayReply, ResumeReply, Store,
+    StoreError, SweepBegun, SweepEnd, Waiting,
+};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
+use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -87,13 +95,6 @@ impl PostgresStore {
         self.ingest.lane.limit = limit;
         self.facts.limit = limit;
         self
-    }
-}
-
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.options.get_host();
-        f.debug_struct("PostgresStore").field("host", &host).field("database", &self.options.get_database()).finish()
     }
 }
 
@@ -160,12 +161,28 @@ impl Store for PostgresStore {
         on!(self.main, "follower_page", |conn| freeze::follower_page(conn, &page))
     }
 
+    async fn kin(&self, id: FanoutId) -> Result<Vec<FanoutId>, StoreError> {
+        on!(self.main, "kin", |conn| frozen::kin(conn, id))
+    }
+
+    async fn reached_page(&self, page: FrozenPage) -> Result<Vec<(DeviceKey, bool)>, StoreError> {
+        on!(self.main, "reached_page", |conn| frozen::reached(conn, page))
+    }
+
+    async fn failed_page(&self, page: FrozenPage, source: Source) -> Result<Vec<DeviceKey>, StoreError> {
+        on!(self.main, "failed_page", |conn| frozen::failed(conn, page, source))
+    }
+
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
         on!(self.main, "freeze_step", |conn| freeze::step(conn, &step))
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
         on!(self.main, "claim", |conn| claim::claim(conn, request))
+    }
+
+    async fn claim_floor(&self, boot: BootId, than: Class) -> Result<Vec<ClaimedChunk>, StoreError> {
+        on!(self.main, "claim_floor", |conn| claim::claim_floor(conn, boot, than))
     }
 
     async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {
@@ -184,8 +201,28 @@ impl Store for PostgresStore {
         on!(self.facts, "flush", |conn| flush::flush(conn, &batch))
     }
 
-    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError> {
+    async fn put_parts(
+        &self,
+        boot: BootId,
+        parts: Vec<(FanoutId, PartCounters)>,
+    ) -> Result<Vec<(FanoutId, i32)>, StoreError> {
         on!(self.facts, "put_parts", |conn| flush::put_parts(conn, boot, &parts))
+    }
+
+    async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError> {
+        on!(self.main, "replay_named", |conn| replay::named(conn, parent, &request_id))
+    }
+
+    async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {
+        on!(self.main, "replay", |conn| replay::replay(conn, boot, &new))
+    }
+
+    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError> {
+        on!(self.facts, "pause", |conn| replay::pause(conn, &paused))
+    }
+
+    async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError> {
+        on!(self.main, "resume", |conn| replay::resume(conn, id, more))
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {
@@ -218,6 +255,30 @@ impl Store for PostgresStore {
 
     async fn backlog(&self) -> Result<Waiting, StoreError> {
         on_ingest!(self, "backlog", Instant::now() + ACCEPT_WITHIN, |conn| reads::backlog(conn))
+    }
+
+    async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError> {
+        on!(self.main, "purge", |conn| purge::step(conn, boot, keep_ms))
+    }
+
+    async fn live_page(&self, after: DeviceKey, limit: u32) -> Result<Vec<DeviceKey>, StoreError> {
+        on!(self.main, "live_page", |conn| sweep::live_page(conn, after, limit))
+    }
+
+    async fn live_count(&self, after: DeviceKey) -> Result<u64, StoreError> {
+        on!(self.main, "live_count", |conn| sweep::live_count(conn, after))
+    }
+
+    async fn begin_sweep(&self, boot: BootId, new: NewSweep) -> Result<SweepBegun, StoreError> {
+        on!(self.main, "begin_sweep", |conn| sweep::begin(conn, boot, &new))
+    }
+
+    async fn end_paused_sweeps(&self) -> Result<u64, StoreError> {
+        on!(self.main, "end_paused_sweeps", |conn| sweep::end_paused(conn))
+    }
+
+    async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError> {
+        on!(self.main, "sweep_end", |conn| sweep::end(conn, id))
     }
 
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {

@@ -8,6 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool};
 
+use crate::mutant;
 use crate::store::StoreError;
 
 /// Longest wait for a connection: a caller is better answered 503 than kept.
@@ -51,9 +52,19 @@ fn sized(max_connections: u32) -> PgPoolOptions {
     PgPoolOptions::new().max_connections(max_connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
         |connection, _| {
             Box::pin(async move {
-                sqlx::query(DURABLE).execute(connection).await?;
+                if !mutant::on("answer_before_commit") {
+                    sqlx::query(DURABLE).execute(connection).await?;
+                }
                 Ok(())
             })
         },
     )
+}
+
+/// Where it is connected to, without the password.
+impl std::fmt::Debug for super::PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let host = self.options.get_host();
+        f.debug_struct("PostgresStore").field("host", &host).field("database", &self.options.get_database()).finish()
+    }
 }

@@ -4,24 +4,24 @@
 use sqlx::{FromRow, PgConnection};
 
 use super::fault::{Fault, corrupt, count};
-use super::rows::JobRow;
+use super::rows::{JobRow, job_columns};
 use crate::domain::batch::{Class, FanoutJob, FanoutKind, FanoutState};
+use crate::domain::derived::PauseReason;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::store::damaged::warn_of_fanouts;
 use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView, StoreError, Swept, Waiting};
+use crate::store::{FanoutQuery, FanoutView, Kin, StoreError, Swept, Waiting};
 
-pub(super) const JOB: &str = "
-SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body
-FROM fanout f JOIN event e ON e.event_id = f.event_id WHERE f.id = $1";
+pub(super) const JOB: &str =
+    concat!("SELECT ", job_columns!(), " FROM fanout f JOIN event e ON e.event_id = f.event_id WHERE f.id = $1");
 
 macro_rules! view {
     ($tail:literal) => {
         concat!(
             "SELECT id, event_id, event_type, match_id, kind, parent, state, class, occurred_ms, accepted_ms, ",
-            "deadline_ms, settled_ms, settled, interrupted FROM fanout ",
+            "deadline_ms, settled_ms, settled, interrupted, superseded_by, never_saw, paused, max_attempts FROM fanout ",
             $tail
         )
     };
@@ -34,7 +34,7 @@ pub(super) const VIEW: &str = view!("WHERE id = $1");
 pub(super) const LOCKED: &str = view!("WHERE id = $1 FOR UPDATE");
 
 pub(super) const LIST: &str = view!(
-    "WHERE ($1::smallint IS NULL OR state = $1) AND ($2::bigint IS NULL OR id < $2)
+    "WHERE ($1::smallint IS NULL OR CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = $1) AND ($2::bigint IS NULL OR id < $2)
      ORDER BY id DESC LIMIT $3"
 );
 
@@ -76,11 +76,11 @@ pub(super) const MARK_REPORTED: &str =
 /// A fan-out as its row has it; the tally comes from the snapshot or from the facts.
 #[derive(Debug, FromRow)]
 pub(super) struct ViewRow {
-    id: i64,
+    pub(super) id: i64,
     event_id: String,
     event_type: String,
     match_id: String,
-    kind: i16,
+    pub(super) kind: i16,
     parent: Option<i64>,
     pub(super) state: i16,
     class: i16,
@@ -90,6 +90,10 @@ pub(super) struct ViewRow {
     pub(super) settled_ms: Option<i64>,
     settled: Option<String>,
     interrupted: i32,
+    superseded_by: Option<i64>,
+    never_saw: Option<i64>,
+    paused: i16,
+    max_attempts: Option<i64>,
 }
 
 impl ViewRow {
@@ -111,13 +115,14 @@ impl ViewRow {
     }
 
     pub(super) fn view(self, tally: Tally, counters: PartCounters, instances: u32) -> Result<FanoutView, Fault> {
+        let kin = self.kin()?;
         Ok(FanoutView {
             id: FanoutId(self.id),
             event_id: EventId::parse(&self.event_id)?,
             match_id: MatchId::parse(&self.match_id)?,
             kind: FanoutKind::from_code(self.kind)?,
             parent: self.parent.map(FanoutId),
-            state: FanoutState::from_code(self.state)?,
+            state: kin.shown(FanoutState::from_code(self.state)?),
             class: Class::from_code(self.class)?,
             occurred_ms: self.occurred_ms,
             accepted_ms: self.accepted_ms,
@@ -128,6 +133,16 @@ impl ViewRow {
             tally,
             counters,
             instances,
+            kin,
+        })
+    }
+
+    fn kin(&self) -> Result<Kin, Fault> {
+        Ok(Kin {
+            superseded_by: self.superseded_by.map(FanoutId),
+            never_saw: self.never_saw.map(|n| count("who never saw it", n)).transpose()?,
+            paused: (self.paused != 0).then(|| PauseReason::from_code(self.paused)).transpose()?,
+            max_attempts: self.max_attempts.map(|n| count("most attempts", n)).transpose()?,
         })
     }
 }

@@ -5,12 +5,24 @@ use std::collections::HashMap;
 
 use sqlx::FromRow;
 
-use super::fault::{Fault, corrupt};
+use super::fault::{Fault, corrupt, count};
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob};
 use crate::domain::bitmap::Bitmap;
-use crate::domain::ids::{ChunkRef, DeviceKey, FanoutId};
+use crate::domain::derived::{Cap, Origin, Source};
+use crate::domain::ids::{ChunkRef, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Address, Locale, Platform, Recipient};
 use crate::store::FreezeJob;
+
+/// The columns of [`JobRow`], of a fan-out `f` and its event `e`. What was spent is added up only where there is a cap.
+macro_rules! job_columns {
+    () => {
+        "f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.max_attempts, f.resumed,
+       CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((
+           SELECT sum((p.counters::json ->> 'attempts')::bigint) FROM fanout_part p WHERE p.fanout_id = f.id), 0)::bigint
+       END AS spent"
+    };
+}
+pub(super) use job_columns;
 
 /// What a sender must know of a fan-out.
 #[derive(Debug, FromRow)]
@@ -20,6 +32,12 @@ pub(super) struct JobRow {
     accepted_ms: i64,
     deadline_ms: i64,
     body: String,
+    source: i16,
+    parent: Option<i64>,
+    root_event: Option<String>,
+    max_attempts: Option<i64>,
+    resumed: i32,
+    spent: i64,
 }
 
 impl JobRow {
@@ -32,8 +50,18 @@ impl JobRow {
             class: Class::from_code(self.class)?,
             accepted_ms: self.accepted_ms,
             deadline_ms: self.deadline_ms,
+            origin: Origin {
+                source: Source::from_code(self.source)?,
+                parent: self.parent.map(FanoutId),
+                root: self.root_event.as_deref().map(EventId::parse).transpose()?,
+                cap: self.max_attempts.map(|most| cap(most, self.spent, self.resumed)).transpose()?,
+            },
         })
     }
+}
+
+fn cap(most: i64, spent: i64, resumed: i32) -> Result<Cap, Fault> {
+    Ok(Cap { most: count("most attempts", most)?, spent: count("attempts", spent)?, resumed })
 }
 
 /// A fan-out with where its freeze stands.
@@ -58,6 +86,7 @@ impl FreezeRow {
             epoch: self.freeze_epoch,
             cursor: DeviceKey(self.freeze_cursor),
             next_chunk: self.freeze_chunks,
+            hold_ms: 0,
         })
     }
 }

@@ -53,6 +53,8 @@ fn refused(e: sqlx::migrate::MigrateError) -> Fault {
             StoreError::Unavailable(text) => Fault::Ours(StoreError::Unavailable(text)),
             other => Fault::Ours(StoreError::Schema(format!("migration {version}: {other}"))),
         },
+        // Applied by a newer build; what `check` says of it.
+        M::VersionMissing(version) => newer(version),
         other => Fault::Ours(StoreError::Schema(other.to_string())),
     }
 }
@@ -70,8 +72,12 @@ pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Fault> {
     }
     match applied.keys().next() {
         None => Ok(()),
-        Some(newer) => Err(schema(format!("migration {newer} is newer than this build: run the newer one"))),
+        Some(version) => Err(newer(*version)),
     }
+}
+
+fn newer(version: i64) -> Fault {
+    schema(format!("migration {version} is newer than this build: run the newer one"))
 }
 
 fn schema(text: String) -> Fault {

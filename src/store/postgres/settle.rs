@@ -6,13 +6,16 @@ use std::time::Duration;
 use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
 use super::cancel;
-use super::fault::{Fault, corrupt};
+use super::fault::{Fault, corrupt, count};
 use super::reads::{self, ViewRow};
-use crate::domain::batch::FanoutState;
+use crate::domain::batch::{FanoutKind, FanoutState};
 use crate::domain::ids::FanoutId;
-use crate::domain::tally::Tally;
-use crate::store::facts::{Snapshot, dead_share_leaps};
-use crate::store::{SettleReply, Settled};
+use crate::domain::recipient::Platform;
+use crate::domain::tally::{PartCounters, Tally};
+use crate::mutant;
+use crate::store::facts::Snapshot;
+use crate::store::verdicts::{self, Answers, ByPlatform, Record, Rulings};
+use crate::store::{SettleReply, Settled, planted};
 
 /// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
 pub(super) const JUDGING: Duration = Duration::from_secs(60);
@@ -34,7 +37,30 @@ SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state IN (0, 1)) AS 
 
 pub(super) const SET_ASIDE: &str = "UPDATE fanout SET state = 4 WHERE id = $1 AND state = 1";
 
-/// A verdict holds only for the row version it was found on. Rows are locked in order of key.
+/// Verdicts against devices by variant, of those that were not delivered after all.
+pub(super) const AGAINST: &str = "
+SELECT x.variant, count(*)
+FROM failure x JOIN chunk k ON k.fanout_id = x.fanout_id AND k.chunk_no = x.chunk_no
+WHERE x.fanout_id = $1 AND x.outcome IN (2, 3, 4)
+  AND get_bit(k.done, x.ordinal) = 1 AND get_bit(k.ok, x.ordinal) = 0
+GROUP BY x.variant";
+
+/// What whoever asked for a sweep takes for true.
+pub(super) const ACCEPTED: &str = "SELECT accept_dead_percent FROM fanout WHERE id = $1";
+
+/// What the fleet has seen of late; read before judging.
+pub(super) const KNOWN: &str = "SELECT platform, answered, against, excess FROM dead_share ORDER BY platform";
+
+/// The same, to be written. Locked last of all, so that a long judgement keeps nobody else from settling.
+pub(super) const KNOWN_LOCKED: &str =
+    "SELECT platform, answered, against, excess FROM dead_share ORDER BY platform FOR UPDATE";
+
+pub(super) const LEARN: &str = "
+UPDATE dead_share s SET answered = x.answered, against = x.against, excess = x.excess
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(platform, answered, against, excess)
+WHERE s.platform = x.platform";
+
+/// A verdict holds only for the row version it was found on; that one also has the platform of the send. Rows are locked in order of key.
 /// Outcome 2 is `token_dead`, 3 `token_invalid`, 4 `token_foreign`.
 pub(super) const JUDGE: &str = "
 WITH v AS (
@@ -42,7 +68,7 @@ WITH v AS (
     FROM failure x
     JOIN chunk k ON k.fanout_id = x.fanout_id AND k.chunk_no = x.chunk_no
     JOIN device d ON d.device_key = x.device_key AND d.version = x.device_version AND d.state = 0
-    WHERE x.fanout_id = $1 AND x.outcome IN (2, 3, 4)
+    WHERE x.fanout_id = $1 AND x.outcome IN (2, 3, 4) AND d.platform = ANY ($2)
       AND get_bit(k.done, x.ordinal) = 1 AND get_bit(k.ok, x.ordinal) = 0
     ORDER BY d.device_key FOR UPDATE OF d)
 UPDATE device d
@@ -73,7 +99,8 @@ pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<Sett
     }
     let mut tx = conn.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
-    let row: Option<ViewRow> = sqlx::query_as(reads::LOCKED).bind(id.0).fetch_optional(&mut *tx).await?;
+    let sql = planted::unless(mutant::on("settle_unlocked"), reads::LOCKED, "FOR UPDATE", "");
+    let row: Option<ViewRow> = sqlx::query_as(sql).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
     // What was handed back, or taken from a dead owner, since the cancel.
     if row.state()? == FanoutState::Cancelled {
@@ -106,26 +133,77 @@ async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId)
         return Err(corrupt(format!("fan-out {id} has {} pending in closed chunks", tally.pending())));
     }
     let (counters, instances) = reads::parts(tx, id).await?;
-    let (judged, judgement_withheld) = judge(tx, id, &tally).await?;
-    let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld };
+    let rulings = rule(tx, &row, (&tally, &counters)).await?;
+    let (judged, withheld) = (judge(tx, id, &rulings).await?, rulings.withheld());
+    let judgement_withheld = !withheld.is_empty();
+    let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld, withheld: withheld.clone() };
     let json = serde_json::to_string(&snapshot).map_err(|_| corrupt("a snapshot does not serialise"))?;
     let state = if row.state()? == FanoutState::Cancelled { FanoutState::Cancelled } else { FanoutState::Done };
     row.state = state.code();
     row.settled_ms = sqlx::query_scalar(SETTLE).bind(id.0).bind(state.code()).bind(json).fetch_one(&mut **tx).await?;
+    learn(tx, &rulings).await?;
     let view = row.view(snapshot.tally, snapshot.counters, instances)?;
-    Ok(Settled { view, judged, judgement_withheld })
+    Ok(Settled { view, judged, withheld })
 }
 
-/// Devices judged, and whether the judgement was withheld.
-async fn judge(tx: &mut Transaction<'_, Postgres>, id: FanoutId, tally: &Tally) -> Result<(u64, bool), Fault> {
-    if dead_share_leaps(tally) {
-        return Ok((0, true));
+/// Which verdicts are carried out, by what the fleet has seen of late.
+async fn rule(
+    tx: &mut Transaction<'_, Postgres>,
+    row: &ViewRow,
+    (tally, counters): (&Tally, &PartCounters),
+) -> Result<Rulings, Fault> {
+    let rows: Vec<(String, i64)> = sqlx::query_as(AGAINST).bind(row.id).fetch_all(&mut **tx).await?;
+    let mut against = Vec::with_capacity(rows.len());
+    for (variant, n) in rows {
+        against.push((variant, count("verdicts", n)?));
     }
-    let judged: Vec<i64> = sqlx::query_scalar(JUDGE).bind(id.0).fetch_all(&mut **tx).await?;
+    let answers: ByPlatform<Answers> = verdicts::answers(tally, counters, &against)?;
+    let known = known(tx, KNOWN).await?;
+    if row.kind != FanoutKind::Sweep.code() {
+        return Ok(Rulings::new(answers, &known));
+    }
+    let accepted: Option<i16> = sqlx::query_scalar(ACCEPTED).bind(row.id).fetch_one(&mut **tx).await?;
+    Ok(Rulings::of_sweep(answers, &known, accepted.map(|n| count("share", i64::from(n))).transpose()?))
+}
+
+async fn known(tx: &mut Transaction<'_, Postgres>, sql: &'static str) -> Result<ByPlatform<Record>, Fault> {
+    let rows: Vec<(i16, i64, i64, i64)> = sqlx::query_as(sql).fetch_all(&mut **tx).await?;
+    let mut known = ByPlatform::<Record>::default();
+    for (platform, answered, against, excess) in rows {
+        let (answered, against) = (count("answered", answered)?, count("against", against)?);
+        known[verdicts::index(Platform::from_code(platform)?)] = Record { answered, against, excess };
+    }
+    Ok(known)
+}
+
+/// Devices judged.
+async fn judge(tx: &mut Transaction<'_, Postgres>, id: FanoutId, rulings: &Rulings) -> Result<u64, Fault> {
+    let platforms: Vec<i16> = rulings.judged().map(Platform::code).collect();
+    if platforms.is_empty() {
+        return Ok(0);
+    }
+    let judged: Vec<i64> = sqlx::query_scalar(JUDGE).bind(id.0).bind(platforms).fetch_all(&mut **tx).await?;
     if !judged.is_empty() {
         sqlx::query(SILENCE).bind(&judged).execute(&mut **tx).await?;
     }
-    Ok((judged.len() as u64, false))
+    Ok(judged.len() as u64)
+}
+
+async fn learn(tx: &mut Transaction<'_, Postgres>, rulings: &Rulings) -> Result<(), Fault> {
+    if rulings.teach_nothing() {
+        return Ok(());
+    }
+    let Some(learnt) = rulings.learnt(known(tx, KNOWN_LOCKED).await?) else { return Ok(()) };
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let platforms: Vec<i16> = Platform::ALL.iter().map(|platform| platform.code()).collect();
+    sqlx::query(LEARN)
+        .bind(platforms)
+        .bind(learnt.map(|known| number(known.answered)))
+        .bind(learnt.map(|known| number(known.against)))
+        .bind(learnt.map(|known| known.excess))
+        .execute(&mut **tx)
+        .await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -34,14 +34,24 @@ pub(super) async fn claim(conn: &mut SqliteConnection, request: ClaimRequest) ->
     let below = request.more_urgent_than.map_or(i16::MAX, Class::code);
     let open: Vec<ChunkRow> =
         query_as(sql::OPEN_CHUNKS).bind(below).bind(now_ms()).bind(request.want).fetch_all(&mut *conn).await?;
-    let owner = boot_bytes(request.boot);
+    take(conn, request.boot, open).await
+}
+
+/// Takes one open chunk of the least urgent class, if it is less urgent than that.
+pub(super) async fn claim_floor(conn: &mut SqliteConnection, boot: BootId, than: Class) -> Answer<Vec<ClaimedChunk>> {
+    let open: Vec<ChunkRow> = query_as(sql::FLOOR_CHUNK).bind(than.code()).bind(now_ms()).fetch_all(&mut *conn).await?;
+    take(conn, boot, open).await
+}
+
+async fn take(conn: &mut SqliteConnection, boot: BootId, open: Vec<ChunkRow>) -> Answer<Vec<ClaimedChunk>> {
+    let owner = boot_bytes(boot);
     let mut claimed = Vec::with_capacity(open.len());
     for mut row in open {
         query(sql::CLAIM).bind(row.fanout_id).bind(row.chunk_no).bind(&owner).execute(&mut *conn).await?;
         row.epoch += 1;
         claimed.push(row);
     }
-    readable(conn, request.boot, claimed).await
+    readable(conn, boot, claimed).await
 }
 
 /// Chunks up to `end` that a freeze step created owned, and that are so still.

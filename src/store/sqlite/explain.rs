@@ -9,6 +9,7 @@ use super::rows::{code, count, keys_from_bytes, now_ms};
 use super::{accept, device, sql};
 use crate::domain::batch::{FanoutState, RestOutcome};
 use crate::domain::bitmap::Bitmap;
+use crate::domain::derived::PauseReason;
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, FanoutId};
 use crate::domain::outcome::{Cause, Outcome};
 use crate::store::explained::{
@@ -21,6 +22,8 @@ struct FreezeRow {
     freeze_cursor: i64,
     freeze_chunks: i32,
     ownerless: bool,
+    superseded_by: Option<i64>,
+    paused: i64,
 }
 
 #[derive(FromRow)]
@@ -71,6 +74,8 @@ pub(super) async fn explain(conn: &mut SqliteConnection, id: FanoutId, asked: De
     Ok(Some(Explained {
         job,
         state,
+        superseded_by: freeze.superseded_by.map(FanoutId),
+        paused: (freeze.paused != 0).then(|| code(freeze.paused, PauseReason::from_code)).transpose()?,
         cursor: DeviceKey(freeze.freeze_cursor),
         cut: state == FanoutState::Cancelled && freeze.ownerless,
         now_ms: now_ms(),
@@ -93,13 +98,7 @@ async fn former(conn: &mut SqliteConnection, id: &DeviceId) -> Answer<Vec<Former
 }
 
 async fn find(conn: &mut SqliteConnection, id: FanoutId, key: DeviceKey, chunks: i32) -> Answer<Option<Place>> {
-    let mut search = ChunkSearch::new(key, chunks);
-    while let Some(chunk) = search.probe() {
-        let first: Vec<u8> = query_scalar(sql::FIRST_KEY).bind(id.0).bind(chunk).fetch_one(&mut *conn).await?;
-        let first = keys_from_bytes(&first, 1)?;
-        search.saw(chunk, first.first().map_or(i64::MAX, |key| key.0));
-    }
-    let Some(chunk) = search.chunk() else { return Ok(None) };
+    let Some(chunk) = first_chunk(conn, id, key, chunks).await? else { return Ok(None) };
     let row: PlaceRow = query_as(sql::PLACE).bind(id.0).bind(chunk).fetch_one(&mut *conn).await?;
     let keys = keys_from_bytes(&row.keys, count("chunk length", row.n)?)?;
     let Ok(at) = keys.binary_search(&key) else { return Ok(None) };
@@ -107,6 +106,22 @@ async fn find(conn: &mut SqliteConnection, id: FanoutId, key: DeviceKey, chunks:
     let failure: Option<FailureRow> =
         query_as(sql::FAILURE).bind(id.0).bind(chunk).bind(ordinal).fetch_optional(conn).await?;
     row.place(id, key, at, failure).map(Some)
+}
+
+/// The chunk a key is in, if it is in any; all before it hold smaller keys.
+pub(super) async fn first_chunk(
+    conn: &mut SqliteConnection,
+    id: FanoutId,
+    key: DeviceKey,
+    chunks: i32,
+) -> Answer<Option<i32>> {
+    let mut search = ChunkSearch::new(key, chunks);
+    while let Some(chunk) = search.probe() {
+        let first: Vec<u8> = query_scalar(sql::FIRST_KEY).bind(id.0).bind(chunk).fetch_one(&mut *conn).await?;
+        let first = keys_from_bytes(&first, 1)?;
+        search.saw(chunk, first.first().map_or(i64::MAX, |key| key.0));
+    }
+    Ok(search.chunk())
 }
 
 impl PlaceRow {

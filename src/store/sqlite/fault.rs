@@ -92,9 +92,16 @@ impl From<MigrateError> for Fault {
                 StoreError::Statement(text) => Self(StoreError::Schema(text)),
                 other => Self(other),
             },
+            // Applied by a newer build; what `check` says of it.
+            MigrateError::VersionMissing(version) => Self(newer(version)),
             other => Self(StoreError::Schema(other.to_string())),
         }
     }
+}
+
+/// The database has been migrated by a build that knows more.
+pub(super) fn newer(version: i64) -> StoreError {
+    StoreError::Schema(format!("migration {version} is newer than this build: run the newer one"))
 }
 
 /// A stored value this build cannot read.

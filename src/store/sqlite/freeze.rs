@@ -76,6 +76,7 @@ async fn advance(conn: &mut SqliteConnection, step: &FreezeStep, after: &Positio
         .bind(after.recipients)
         .bind(step.last)
         .bind(step.first_chunk)
+        .bind(step.never_saw.map(|n| i64::try_from(n).unwrap_or(i64::MAX)))
         .fetch_optional(conn)
         .await?;
     Ok(class)

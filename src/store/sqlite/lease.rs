@@ -18,10 +18,7 @@ const SET_ASIDE: i64 = 3;
 
 /// Ends every lease in the file. Called when it is opened: the lock on it proves that who held them is dead.
 pub(super) async fn expire_all(conn: &mut SqliteConnection) -> Answer<()> {
-    let migrated: bool = query_scalar(sql::IS_MIGRATED).fetch_one(&mut *conn).await?;
-    if migrated {
-        query(sql::EXPIRE_LEASES).execute(conn).await?;
-    }
+    query(sql::EXPIRE_LEASES).execute(conn).await?;
     Ok(())
 }
 

@@ -4,18 +4,24 @@
 mod accept;
 mod cancel;
 mod claim;
+mod correct;
 mod device;
 mod explain;
 mod export;
 mod fault;
+mod file;
 mod flush;
 mod freeze;
+mod frozen;
 mod import;
 mod lease;
 mod open;
+mod purge;
+mod replay;
 mod rows;
 mod settle;
 mod sql;
+mod sweep;
 mod view;
 mod writer;
 
@@ -33,10 +39,12 @@ use tokio::time::Instant;
 use super::detached::detached;
 use super::{
     Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage,
-    FreezeJob, FreezeReply, FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Store,
-    StoreError, Swept, Waiting,
+    FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay, Purge,
+    PutDevice, ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept, Waiting,
 };
-use crate::domain::batch::{ChunkAck, ClaimedChunk, FanoutJob, FlushBatch};
+use super::{NewSweep, SweepBegun, SweepEnd};
+use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
+use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -111,7 +119,7 @@ impl Store for SqliteStore {
     }
 
     async fn accept_by(&self, boot: BootId, new: NewFanout, start_by: Instant) -> Result<Accepted, StoreError> {
-        self.writer.run(2, move |c| accept::accept_by(c, boot, new, start_by).boxed()).await
+        self.writer.run(3, move |c| accept::accept_by(c, boot, new, start_by).boxed()).await
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
@@ -131,6 +139,18 @@ impl Store for SqliteStore {
         self.read(move |c| freeze::follower_page(c, page).boxed()).await
     }
 
+    async fn kin(&self, id: FanoutId) -> Result<Vec<FanoutId>, StoreError> {
+        self.read(move |c| frozen::kin(c, id).boxed()).await
+    }
+
+    async fn reached_page(&self, page: FrozenPage) -> Result<Vec<(DeviceKey, bool)>, StoreError> {
+        self.read(move |c| frozen::reached(c, page).boxed()).await
+    }
+
+    async fn failed_page(&self, page: FrozenPage, source: Source) -> Result<Vec<DeviceKey>, StoreError> {
+        self.read(move |c| frozen::failed(c, page, source).boxed()).await
+    }
+
     async fn freeze_step(&self, step: FreezeStep) -> Result<FreezeReply, StoreError> {
         // A row of keys spans a page of its own.
         self.writer.run(4 * step.chunks.len(), move |c| freeze::freeze_step(c, step).boxed()).await
@@ -138,6 +158,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError> {
         self.writer.run(request.want as usize, move |c| claim::claim(c, request).boxed()).await
+    }
+
+    async fn claim_floor(&self, boot: BootId, than: Class) -> Result<Vec<ClaimedChunk>, StoreError> {
+        self.writer.run(1, move |c| claim::claim_floor(c, boot, than).boxed()).await
     }
 
     async fn owned(&self, boot: BootId) -> Result<Vec<ClaimedChunk>, StoreError> {
@@ -157,8 +181,28 @@ impl Store for SqliteStore {
         self.writer.run(rows, move |c| flush::flush(c, batch).boxed()).await
     }
 
-    async fn put_parts(&self, boot: BootId, parts: Vec<(FanoutId, PartCounters)>) -> Result<(), StoreError> {
+    async fn put_parts(
+        &self,
+        boot: BootId,
+        parts: Vec<(FanoutId, PartCounters)>,
+    ) -> Result<Vec<(FanoutId, i32)>, StoreError> {
         self.writer.run(parts.len(), move |c| flush::put_parts(c, boot, parts).boxed()).await
+    }
+
+    async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError> {
+        self.read(move |c| replay::named(c, parent, request_id).boxed()).await
+    }
+
+    async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {
+        self.writer.run(8, move |c| replay::replay(c, boot, new).boxed()).await
+    }
+
+    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError> {
+        self.writer.run(paused.len(), move |c| replay::pause(c, paused).boxed()).await
+    }
+
+    async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError> {
+        self.writer.run(1, move |c| replay::resume(c, id, more).boxed()).await
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {
@@ -194,6 +238,33 @@ impl Store for SqliteStore {
 
     async fn backlog(&self) -> Result<Waiting, StoreError> {
         self.read(|c| settle::backlog(c).boxed()).await
+    }
+
+    async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError> {
+        self.writer.run(purge::STEP as usize, move |c| purge::step(c, boot, keep_ms).boxed()).await
+    }
+
+    async fn live_page(&self, after: DeviceKey, limit: u32) -> Result<Vec<DeviceKey>, StoreError> {
+        self.read(move |c| sweep::live_page(c, after, limit).boxed()).await
+    }
+
+    async fn live_count(&self, after: DeviceKey) -> Result<u64, StoreError> {
+        self.read(move |c| sweep::live_count(c, after).boxed()).await
+    }
+
+    async fn begin_sweep(&self, boot: BootId, new: NewSweep) -> Result<SweepBegun, StoreError> {
+        self.writer.run(2, move |c| sweep::begin(c, boot, new).boxed()).await
+    }
+
+    async fn end_paused_sweeps(&self) -> Result<u64, StoreError> {
+        if !self.read(|c| sweep::any_paused(c).boxed()).await? {
+            return Ok(0);
+        }
+        self.writer.run(1, |c| sweep::end_paused(c).boxed()).await
+    }
+
+    async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError> {
+        self.read(move |c| sweep::end(c, id).boxed()).await
     }
 
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {

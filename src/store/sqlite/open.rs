@@ -10,7 +10,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqliteConnection, query_as};
 
-use super::fault::{Answer, Fault};
+use super::fault::{Answer, Fault, newer};
 use super::writer::Writer;
 use super::{SqliteStore, lease, sql};
 use crate::store::StoreError;
@@ -23,9 +23,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The write-ahead log is cut back to this after a checkpoint.
 const WAL_KEPT_BYTES: &str = "67108864";
-/// Pages of the log after which it is written into the file: 32 MiB. With SQLite's own 1,000 a large import writes the
-/// same pages of the trees again and again.
-const CHECKPOINT_PAGES: &str = "8000";
+/// Pages of the log after which it is written into the file: 64 MiB, what is kept of the log anyway. With SQLite's own
+/// 1,000 a large import writes the same pages of the trees again and again.
+const CHECKPOINT_PAGES: &str = "16000";
 /// Pages kept in memory by the writer: 32 MiB, enough for the upper levels of the follow table's tree.
 const CACHE_KIB: &str = "-32768";
 
@@ -40,8 +40,8 @@ impl SqliteStore {
         let path = absolute(path)?;
         let lock = lock(&path)?;
         let options = options(&path);
-        let writer = Writer::start(options.clone(), lock).await.map_err(|fault| fault.0)?;
-        writer.run(1, |c| lease::expire_all(c).boxed()).await?;
+        let writer = Writer::start(options.clone(), &path, lock).await.map_err(|fault| named(&path, fault.0))?;
+        writer.run(1, |c| expire_leases(c).boxed()).await.map_err(|error| named(&path, error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -50,6 +50,17 @@ impl SqliteStore {
             .max_lifetime(None)
             .connect_lazy_with(options.create_if_missing(false).read_only(true));
         Ok(Self { writer, readers })
+    }
+}
+
+/// Not in a file of a newer build, which is refused: what its tables mean is not known here.
+async fn expire_leases(conn: &mut SqliteConnection) -> Answer<()> {
+    match applied(conn).await {
+        Ok(applied) if !applied.is_empty() && applied.iter().all(|(v, _)| migrator().version_exists(*v)) => {
+            lease::expire_all(conn).await
+        }
+        Ok(_) | Err(Fault(StoreError::Schema(_))) => Ok(()),
+        Err(fault) => Err(fault),
     }
 }
 
@@ -78,6 +89,14 @@ fn lock(path: &Path) -> Result<File, StoreError> {
             path.display()
         ))),
         Err(TryLockError::Error(e)) => Err(unavailable(&name, &e)),
+    }
+}
+
+/// SQLite's own messages do not say which file.
+fn named(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(text) => StoreError::Unavailable(format!("{}: {text}", path.display())),
+        other => other,
     }
 }
 
@@ -134,7 +153,7 @@ pub(super) async fn check(conn: &mut SqliteConnection) -> Answer<()> {
     }
     match applied.first() {
         None => Ok(()),
-        Some((newer, _)) => Err(schema(format!("migration {newer} is newer than this build: run the newer one"))),
+        Some((version, _)) => Err(newer(*version).into()),
     }
 }
 

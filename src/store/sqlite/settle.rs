@@ -7,11 +7,13 @@ use super::cancel;
 use super::fault::{Answer, Fault, corrupt};
 use super::rows::{code, count, now_ms, to_json};
 use super::sql;
-use super::view::{FanoutRow, count_facts, fanout};
-use crate::domain::batch::{Class, FanoutState};
+use super::view::{Counts, FanoutRow, count_facts, fanout};
+use crate::domain::batch::{Class, FanoutKind, FanoutState};
 use crate::domain::ids::FanoutId;
+use crate::domain::recipient::Platform;
 use crate::store::damaged::warn_of_fanouts;
-use crate::store::facts::{Snapshot, dead_share_leaps};
+use crate::store::facts::Snapshot;
+use crate::store::verdicts::{self, ByPlatform, Record, Rulings};
 use crate::store::{FanoutView, SettleReply, Settled, StoreError, Swept, Waiting};
 
 /// Most fan-outs of each kind one sweep answers.
@@ -47,28 +49,77 @@ pub(super) async fn settle(conn: &mut SqliteConnection, id: FanoutId) -> Answer<
             counts.tally.pending()
         )));
     }
-    let judgement_withheld = dead_share_leaps(&counts.tally);
-    let now = now_ms();
-    let judged = if judgement_withheld { 0 } else { judge(conn, id, now).await? };
+    let known = known(conn).await?;
+    let rulings = rule(conn, (id, row.kind), &counts, &known).await?;
+    let (now, withheld) = (now_ms(), rulings.withheld());
+    let judged = judge(conn, id, &rulings, now).await?;
+    learn(conn, &rulings, known).await?;
     let snapshot = Snapshot {
         tally: counts.tally,
         counters: counts.counters,
         instances: counts.instances,
         judged,
-        judgement_withheld,
+        judgement_withheld: !withheld.is_empty(),
+        withheld: withheld.clone(),
     };
     query(sql::SETTLE).bind(id.0).bind(now).bind(to_json(&snapshot)?).execute(&mut *conn).await?;
     let view = fanout(conn, id).await?.ok_or_else(|| corrupt(format!("fan-out {id} is gone")))?;
-    Ok(SettleReply::Settled(Box::new(Settled { view, judged, judgement_withheld })))
+    Ok(SettleReply::Settled(Box::new(Settled { view, judged, withheld })))
 }
 
 /// Tombstones and suspends the devices FCM gave proof against, if they are still as they were at the send; how many.
-async fn judge(conn: &mut SqliteConnection, id: FanoutId, now: i64) -> Answer<u64> {
-    let judged = query(sql::JUDGE_DEVICES).bind(id.0).bind(now).execute(&mut *conn).await?.rows_affected();
+async fn judge(conn: &mut SqliteConnection, id: FanoutId, rulings: &Rulings, now: i64) -> Answer<u64> {
+    let platforms: Vec<i16> = rulings.judged().map(Platform::code).collect();
+    if platforms.is_empty() {
+        return Ok(0);
+    }
+    let judging = query(sql::JUDGE_DEVICES).bind(id.0).bind(now).bind(to_json(&platforms)?);
+    let judged = judging.execute(&mut *conn).await?.rows_affected();
     if judged > 0 {
         query(sql::SILENCE_JUDGED).bind(id.0).execute(conn).await?;
     }
     Ok(judged)
+}
+
+/// Which verdicts are carried out, by what was seen of late.
+async fn rule(
+    conn: &mut SqliteConnection,
+    (id, kind): (FanoutId, i64),
+    counts: &Counts,
+    known: &ByPlatform<Record>,
+) -> Answer<Rulings> {
+    let rows: Vec<(String, i64)> = query_as(sql::AGAINST).bind(id.0).fetch_all(&mut *conn).await?;
+    let mut against = Vec::with_capacity(rows.len());
+    for (variant, n) in rows {
+        against.push((variant, count("verdicts", n)?));
+    }
+    let answers = verdicts::answers(&counts.tally, &counts.counters, &against)?;
+    if kind != i64::from(FanoutKind::Sweep.code()) {
+        return Ok(Rulings::new(answers, known));
+    }
+    let accepted: Option<i64> = query_scalar(sql::ACCEPTED_SHARE).bind(id.0).fetch_one(conn).await?;
+    Ok(Rulings::of_sweep(answers, known, accepted.map(|n| count("share", n)).transpose()?))
+}
+
+async fn known(conn: &mut SqliteConnection) -> Answer<ByPlatform<Record>> {
+    let rows: Vec<(i64, i64, i64, i64)> = query_as(sql::KNOWN).fetch_all(conn).await?;
+    let mut known = ByPlatform::<Record>::default();
+    for (platform, answered, against, excess) in rows {
+        let (answered, against) = (count("answered", answered)?, count("against", against)?);
+        known[verdicts::index(code(platform, Platform::from_code)?)] = Record { answered, against, excess };
+    }
+    Ok(known)
+}
+
+async fn learn(conn: &mut SqliteConnection, rulings: &Rulings, known: ByPlatform<Record>) -> Answer<()> {
+    let Some(learnt) = rulings.learnt(known) else { return Ok(()) };
+    for (platform, known) in Platform::ALL.iter().zip(learnt) {
+        let learning = query(sql::LEARN).bind(platform.code());
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let (answered, against) = (number(known.answered), number(known.against));
+        learning.bind(answered).bind(against).bind(known.excess).execute(&mut *conn).await?;
+    }
+    Ok(())
 }
 
 /// Notes that the line of a settled fan-out was written.

@@ -51,11 +51,19 @@ fn goal(id: &str) -> NewFanout {
         match_id: MatchId::parse("4711").unwrap(),
         occurred_ms: 1,
         subjects: vec!["team:ars".to_owned()],
-        fields: BTreeMap::new(),
+        // Of another id, other news: an identical event would be taken for the same.
+        fields: BTreeMap::from([("player".to_owned(), id.to_owned())]),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     };
-    NewFanout { event, content_hash: [7; 32], class: Class::Urgent, deadline_ms: i64::MAX }
+    NewFanout {
+        event,
+        content_hash: [7; 32],
+        shown: vec!["player".to_owned()],
+        class: Class::Urgent,
+        deadline_ms: i64::MAX,
+    }
 }
 
 fn row(line: u64) -> ImportRow {
@@ -204,10 +212,10 @@ async fn a_failing_or_panicking_job_undoes_only_itself() {
     let store = Arc::new(store);
     let gate = hold(&store).await;
     let commits = store.write_counts().commits;
-    let before = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    let before = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
     let failing = queued(&store, |c| {
         async move {
-            accept::accept(c, BootId::fresh(), goal("evt-2")).await?;
+            correct::accept(c, BootId::fresh(), goal("evt-2")).await?;
             query("INSERT INTO event SELECT * FROM event").execute(c).await?;
             Ok(())
         }
@@ -216,14 +224,14 @@ async fn a_failing_or_panicking_job_undoes_only_itself() {
     let failing = failing.await;
     let panicking = queued(&store, |c| {
         async move {
-            let accepted = accept::accept(c, BootId::fresh(), goal("evt-3")).await?;
+            let accepted = correct::accept(c, BootId::fresh(), goal("evt-3")).await?;
             assert!(matches!(accepted, Accepted::Conflict(_)), "as tested");
             Ok(())
         }
         .boxed()
     });
     let panicking = panicking.await;
-    let after = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-4")).boxed()).await;
+    let after = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-4")).boxed()).await;
     gate.send(()).unwrap();
 
     assert!(matches!(before.await.unwrap().unwrap(), Accepted::New(_)));
@@ -244,7 +252,7 @@ async fn a_transaction_lost_as_a_whole_fails_all_its_jobs_and_the_next_one_works
     let (_directory, store) = fresh().await;
     let store = Arc::new(store);
     let gate = hold(&store).await;
-    let innocent = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    let innocent = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
     // What SQLite does by itself after some I/O errors.
     let undone = queued(&store, |c| async move { Ok(query("ROLLBACK").execute(c).await.map(|_| ())?) }.boxed()).await;
     gate.send(()).unwrap();
@@ -296,7 +304,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     let (directory, store) = fresh().await;
     let store = Arc::new(store);
     let gate = hold(&store).await;
-    let earlier = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    let earlier = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
     store.backlog().await.unwrap();
     let mut closing = Box::pin(store.close());
     assert!(futures_util::poll!(closing.as_mut()).is_pending());
@@ -344,7 +352,7 @@ async fn the_schema_is_missing_then_right_then_too_new() {
     assert_eq!(store.migrate().await.unwrap(), 0);
     on_writer(
         &store,
-        "INSERT INTO _sqlx_migrations SELECT version + 1, description, installed_on, success, checksum, execution_time
+        "INSERT INTO _sqlx_migrations SELECT version + 1000, description, installed_on, success, checksum, execution_time
          FROM _sqlx_migrations",
     )
     .await;
@@ -365,6 +373,7 @@ async fn sending(store: &SqliteStore, boot: BootId) -> FanoutId {
         first_chunk: 0,
         ranks: vec![0],
         claim_first: 1,
+        never_saw: None,
         last: true,
     };
     let reply = store.freeze_step(step).await.unwrap();

@@ -8,11 +8,12 @@ use super::rows::{code, count, from_json};
 use super::sql;
 use crate::domain::batch::{Class, FanoutKind, FanoutState};
 use crate::domain::bitmap::Bitmap;
+use crate::domain::derived::PauseReason;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView};
+use crate::store::{FanoutQuery, FanoutView, Kin};
 
 const CLOSED: i64 = 2;
 
@@ -22,7 +23,7 @@ pub(super) struct FanoutRow {
     event_id: String,
     event_type: String,
     match_id: String,
-    kind: i64,
+    pub(super) kind: i64,
     parent: Option<i64>,
     class: i64,
     pub(super) state: i64,
@@ -33,6 +34,10 @@ pub(super) struct FanoutRow {
     interrupted: i64,
     pub(super) settled_ms: Option<i64>,
     settled: Option<String>,
+    superseded_by: Option<i64>,
+    never_saw: Option<i64>,
+    paused: i64,
+    max_attempts: Option<i64>,
 }
 
 /// Counts of one fan-out, and counters beside them.
@@ -58,6 +63,7 @@ impl FanoutRow {
     }
 
     pub(super) fn into_view(self, counts: Counts) -> Answer<FanoutView> {
+        let kin = self.kin()?;
         Ok(FanoutView {
             id: FanoutId(self.id),
             event_id: EventId::parse(&self.event_id)?,
@@ -65,7 +71,7 @@ impl FanoutRow {
             match_id: MatchId::parse(&self.match_id)?,
             kind: code(self.kind, FanoutKind::from_code)?,
             parent: self.parent.map(FanoutId),
-            state: code(self.state, FanoutState::from_code)?,
+            state: kin.shown(code(self.state, FanoutState::from_code)?),
             class: code(self.class, Class::from_code)?,
             occurred_ms: self.occurred_ms,
             accepted_ms: self.accepted_ms,
@@ -75,6 +81,16 @@ impl FanoutRow {
             counters: counts.counters,
             instances: counts.instances,
             interrupted: count("interruptions", self.interrupted)?,
+            kin,
+        })
+    }
+
+    fn kin(&self) -> Answer<Kin> {
+        Ok(Kin {
+            superseded_by: self.superseded_by.map(FanoutId),
+            never_saw: self.never_saw.map(|n| count("who never saw it", n)).transpose()?,
+            paused: (self.paused != 0).then(|| code(self.paused, PauseReason::from_code)).transpose()?,
+            max_attempts: self.max_attempts.map(|n| count("most attempts", n)).transpose()?,
         })
     }
 }

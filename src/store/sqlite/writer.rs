@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,8 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
 use super::fault::{Answer, Fault};
+use super::file::OpenFile;
+use crate::mutant;
 use crate::store::StoreError;
 
 /// Jobs waiting for the writer; callers beyond it wait to hand theirs over.
@@ -54,11 +57,14 @@ enum Message {
 
 impl Writer {
     /// Starts the task. `lock` is held until the task has closed its connection.
-    pub(super) async fn start(options: SqliteConnectOptions, lock: File) -> Answer<Self> {
+    pub(super) async fn start(options: SqliteConnectOptions, path: &Path, lock: File) -> Answer<Self> {
         let conn = options.connect().await?;
+        let file = OpenFile::at(path).await?;
+        // From here on a file that is missing is one that was taken away, and an empty one in its place would forget all.
+        let options = options.create_if_missing(false);
         let (inbox, waiting) = mpsc::channel(QUEUE);
         let counts = Arc::new(Counts::default());
-        let task = Task { options, conn: Some(conn), counts: Arc::clone(&counts), _lock: lock };
+        let task = Task { options, file, conn: Some(conn), counts: Arc::clone(&counts), _lock: lock };
         tokio::spawn(task.serve(waiting));
         Ok(Self { inbox, counts })
     }
@@ -161,6 +167,7 @@ where
 
 struct Task {
     options: SqliteConnectOptions,
+    file: OpenFile,
     /// `None` after a failed transaction: the next one starts on a fresh connection, whatever state this one was in.
     conn: Option<SqliteConnection>,
     counts: Arc<Counts>,
@@ -206,27 +213,45 @@ impl Task {
             tracing::warn!(target: "fanfare::store", jobs = batch.len(), %error, "sqlite transaction failed");
             self.disconnect().await;
         }
+        let told = if mutant::on("answer_before_commit") { Ok(()) } else { ended };
         for job in batch {
-            job.answer(&ended);
+            job.answer(&told);
         }
     }
 
     async fn transact(&mut self, batch: &mut [Box<dyn Job>]) -> Answer<()> {
         let conn = match self.conn.take() {
             Some(conn) => conn,
-            None => self.options.connect().await?,
+            None => {
+                self.file.check().await?;
+                self.options.connect().await?
+            }
         };
         let conn = self.conn.insert(conn);
         // IMMEDIATE: a transaction that becomes a writer later is refused at once, busy timeout or not.
         let mut transaction = conn.begin_with("BEGIN IMMEDIATE").await?;
-        for job in batch.iter_mut() {
-            let mut savepoint = transaction.begin().await?;
-            let keep = job.run(&mut savepoint).await;
-            let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
-            // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
-            ended?;
+        // Alone, a job has the transaction for a savepoint: SQLite need not keep what each page was before.
+        if let [alone] = batch {
+            let keep = alone.run(&mut transaction).await;
             self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+            if !keep {
+                // SQLite undoes the transaction by itself after some errors, a full disk say; what the job says stands.
+                if transaction.rollback().await.is_err() {
+                    self.disconnect().await;
+                }
+                return Ok(());
+            }
+        } else {
+            for job in batch.iter_mut() {
+                let mut savepoint = transaction.begin().await?;
+                let keep = job.run(&mut savepoint).await;
+                let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
+                // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
+                ended?;
+                self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+            }
         }
+        self.file.check().await?;
         transaction.commit().await?;
         self.counts.commits.fetch_add(1, Ordering::Relaxed);
         Ok(())

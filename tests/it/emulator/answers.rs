@@ -26,6 +26,8 @@ const ON_THE_WIRE: &[(&str, &str)] = &[
     ("payload-1", "400 INVALID_ARGUMENT Fcm=INVALID_ARGUMENT Field=message.android.ttl"),
     ("badjson-1", "400 INVALID_ARGUMENT Field=message.data[0].value"),
     ("nodetails400-1", "400 INVALID_ARGUMENT"),
+    ("hostile-1", "400 INVALID_ARGUMENT Fcm=INVALID_ARGUMENT Field=message.data[0].value"),
+    ("hostilecut-1", "400 INVALID_ARGUMENT Fcm=INVALID_ARGUMENT Field=message.data[0].value"),
     ("iam-1", "403 PERMISSION_DENIED"),
     ("apidisabled-1", "403 PERMISSION_DENIED"),
     ("noproject-1", "404 NOT_FOUND"),
@@ -140,6 +142,9 @@ async fn every_scripted_answer_is_on_the_wire_as_the_table_says() {
         "lostfin",
         "tcprst",
         "losttcprst",
+        "hostilefield",
+        "hostilestatus",
+        "hostilebig",
         "text200",
         "gzip200",
     ];

@@ -228,7 +228,16 @@ async fn everything_it_can_be_told_is_on_the_wire_as_the_table_says() {
         let answer = raw(&key).await;
         assert_eq!((answer.0, answer.1, plain(&answer.2)), (*status, None, (*body).to_owned()), "{name}");
     }
-    for (name, _) in fanfare::emulator::token_answers() {
+    emulator.control(&Control { oauth_answer: Some("grant-hostile".into()), ..Control::default() }).unwrap();
+    let hostile = raw(&key).await;
+    let body: Value = serde_json::from_str(&hostile.2).unwrap();
+    let text = body["error_description"].as_str().unwrap();
+    assert!((hostile.0, &body["error"]) == (400, &json!("invalid_grant")), "{body}");
+    assert!(
+        ["\u{1b}[31m", "\u{202e}", "APA91b", "https://", "/srv/", "\r\n", "\0"].iter().all(|s| text.contains(s)),
+        "{text:?}"
+    );
+    for (name, _) in fanfare::emulator::token_answers().filter(|(name, _)| *name != "grant-hostile") {
         assert!(TOLD.iter().any(|(told, ..)| *told == name), "no line for `{name}`");
     }
 }

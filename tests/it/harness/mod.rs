@@ -3,6 +3,7 @@
 pub mod capture;
 pub mod logs;
 pub mod metadata;
+pub mod own_postgres;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

@@ -11,6 +11,8 @@ pub struct TestDatabase {
     pub url: String,
     name: String,
     server: String,
+    /// Not when its server goes with the test.
+    dropped: bool,
 }
 
 impl TestDatabase {
@@ -19,9 +21,16 @@ impl TestDatabase {
         let server = std::env::var("FANFARE_TEST_POSTGRES_URL").unwrap_or_else(|_| {
             panic!("FANFARE_TEST_POSTGRES_URL is not set: run tests/run, which starts a throwaway PostgreSQL")
         });
+        let mut database = Self::create_on(server).await;
+        database.dropped = true;
+        database
+    }
+
+    /// The same on a server that ends with its test.
+    pub async fn create_on(server: String) -> Self {
         let name = format!("fanfare_test_{}", uuid::Uuid::new_v4().simple());
         administer(&server, format!("CREATE DATABASE {name}")).await;
-        Self { url: with_database(&server, &name), name, server }
+        Self { url: with_database(&server, &name), name, server, dropped: false }
     }
 
     /// A connection beside the store, to look at what it left.
@@ -33,6 +42,9 @@ impl TestDatabase {
 impl Drop for TestDatabase {
     /// In a thread with a runtime of its own: a test's runtime may not be blocked, and may be ending.
     fn drop(&mut self) {
+        if !self.dropped {
+            return;
+        }
         let (server, sql) = (self.server.clone(), format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -111,19 +111,35 @@ impl Process {
 
     /// A signal by its name, `-HUP`.
     pub async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("a running process").to_string();
-        let status = Command::new("kill").args([name, &pid]).status().await;
-        assert!(status.unwrap().success(), "kill {name} {pid}");
+        let status = Command::new("kill").args([name, &self.pid().to_string()]).status().await;
+        assert!(status.unwrap().success(), "kill {name} {}", self.pid());
     }
 
-    /// Waits until it has ended by itself.
+    /// Of the running process.
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("a running process")
+    }
+
+    /// Waits until it has ended by itself, and all it logged is here.
     pub async fn ended(&mut self) -> ExitStatus {
-        timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap()
+        let status = timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
+        let _no_more = timeout(PATIENCE, self.lines.wait_for(|_| false)).await.expect("its log ends");
+        status
+    }
+
+    /// All log lines so far.
+    pub fn lines(&self) -> Vec<Value> {
+        self.lines.borrow().clone()
     }
 
     /// The log lines with this message so far.
     pub fn said(&self, message: &str) -> Vec<Value> {
         self.lines.borrow().iter().filter(|line| line["message"] == message).cloned().collect()
+    }
+
+    /// The log lines so far that `wanted` wants.
+    pub fn lines_that(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        self.lines.borrow().iter().filter(|line| wanted(line)).cloned().collect()
     }
 
     /// Waits for the `n`-th log line that `wanted` wants.

@@ -45,15 +45,24 @@ impl World {
         Self::with(database, redis, Settings::default()).await
     }
 
+    /// On a PostgreSQL of the test's own, by a superuser's URL.
+    pub async fn on(server: String, redis: bool) -> Self {
+        Self::made(Some(TestDatabase::create_on(server).await), redis, Settings::default()).await
+    }
+
     /// The same with an emulator of one's own.
     pub async fn with(database: Database, redis: bool, emulator: Settings) -> Self {
+        let postgres = if database == Database::Postgres { Some(TestDatabase::create().await) } else { None };
+        Self::made(postgres, redis, emulator).await
+    }
+
+    async fn made(postgres: Option<TestDatabase>, redis: bool, emulator: Settings) -> Self {
         super::logs::logs();
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
         let dir = tempfile::tempdir().unwrap();
         let emulator = Emulator::start(emulator).unwrap();
         let redis = if redis { Some(RedisServer::start().await) } else { None };
-        let postgres = if database == Database::Postgres { Some(TestDatabase::create().await) } else { None };
         let (key, entry) = keys::generate("test", Scope::ALL).unwrap();
         let url = match &postgres {
             Some(postgres) => postgres.url.clone(),
@@ -209,8 +218,10 @@ fn row(match_id: &str, i: usize, token: &str) -> String {
 
 /// A goal.
 pub fn goal(id: &str, match_id: &str, useful_for_s: u32) -> EventRequest {
-    let fields =
-        serde_json::json!({"home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": "Saka"});
+    // Another scorer makes each goal other news than the one before.
+    let fields = serde_json::json!({
+        "home": "Arsenal", "away": "Chelsea", "score": "2-1", "minute": 67, "player": id,
+    });
     EventRequest {
         id: id.to_owned(),
         kind: "goal".to_owned(),

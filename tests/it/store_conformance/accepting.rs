@@ -19,7 +19,7 @@ pub async fn twenty_parallel_posts_of_one_event_make_one_fanout(store: Shared) {
         match post.await.unwrap() {
             Accepted::New(job) => new.push(job.job.id),
             Accepted::Repeat(id) => repeated.push(id),
-            Accepted::Conflict(id) => panic!("the content is the same: {id}"),
+            other => panic!("the content is the same: {other:?}"),
         }
     }
     assert_eq!((new.len(), repeated.len()), (1, 19));

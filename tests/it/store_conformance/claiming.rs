@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fanfare::domain::batch::Class;
+use fanfare::domain::derived::PauseReason;
+use fanfare::domain::ids::DeviceKey;
 use fanfare::domain::outcome::Outcome;
 use fanfare::domain::recipient::Address;
-use fanfare::store::{ClaimRequest, FreezeReply};
+use fanfare::store::{ClaimRequest, FreezeReply, NewSweep, SweepBegun};
 
 use tokio::sync::Barrier;
 
@@ -44,6 +46,57 @@ pub async fn only_more_urgent_classes_are_claimed_when_asked(store: Shared) {
     assert_eq!(urgent(Class::Urgent).await, []);
     assert_eq!(urgent(Class::Normal).await, []);
     assert_eq!(urgent(Class::Bulk).await.iter().map(|c| c.class).collect::<Vec<_>>(), [Class::Normal]);
+}
+
+pub async fn the_floor_is_the_first_chunk_of_the_least_urgent_class(store: Shared) {
+    let boot = instance(&store).await;
+    for (id, class) in [("u", Class::Urgent), ("n", Class::Normal), ("b", Class::Bulk)] {
+        let keys = followers(&store, id, 2).await;
+        let job = accept(&store, boot, id, class).await;
+        let mut step = whole(boot, &job, &keys, &[1, 1]);
+        step.ranks = vec![7, 3];
+        store.freeze_step(step).await.unwrap();
+    }
+    let floor = async |than| {
+        let claimed = store.claim_floor(boot, than).await.unwrap();
+        claimed.iter().map(|c| (c.class, c.rank)).collect::<Vec<_>>()
+    };
+    assert_eq!(floor(Class::Bulk).await, [], "nothing is less urgent");
+    assert_eq!(floor(Class::Urgent).await, [(Class::Bulk, 3)]);
+    assert_eq!(floor(Class::Normal).await, [(Class::Bulk, 7)]);
+    assert_eq!(floor(Class::Normal).await, [], "the least urgent class that is left is that in hand");
+    assert_eq!(floor(Class::Urgent).await, [(Class::Normal, 3)]);
+    assert_eq!(claim(&store, boot, 9).await.len(), 3, "they are owned like any other");
+}
+
+pub async fn the_floor_passes_by_what_is_paused_or_waits(store: Shared) {
+    let boot = instance(&store).await;
+    let frozen_as = async |id: &str, class, sizes: &[usize]| {
+        let keys = followers(&store, id, sizes.iter().sum()).await;
+        let job = accept(&store, boot, id, class).await;
+        store.freeze_step(whole(boot, &job, &keys, sizes)).await.unwrap();
+        job.job.id
+    };
+    frozen_as("waits", Class::Bulk, &[1]).await;
+    let waits = claim(&store, boot, 1).await.pop().unwrap();
+    let later = store.now_ms().await.unwrap() + 60_000;
+    store.release(boot, vec![(waits.chunk, waits.epoch)], later).await.unwrap();
+
+    let keys = followers(&store, "swept", 1).await;
+    let event = event("swept");
+    let new = NewSweep { event, after: DeviceKey(0), max_attempts: 9, accept_dead_percent: None, lasts_ms: 60_000 };
+    let SweepBegun::Begun(sweep) = store.begin_sweep(boot, new).await.unwrap() else { panic!("there is no other") };
+    store.freeze_step(whole(boot, &sweep, &keys, &[1])).await.unwrap();
+    store.pause(vec![(sweep.job.id, PauseReason::Throttle)]).await.unwrap();
+
+    frozen_as("normal", Class::Normal, &[1, 1]).await;
+    frozen_as("urgent", Class::Urgent, &[1]).await;
+    let floor =
+        async || store.claim_floor(boot, Class::Urgent).await.unwrap().iter().map(|c| c.class).collect::<Vec<_>>();
+    assert_eq!(floor().await, [Class::Normal], "the least urgent that may be sent now");
+    assert_eq!(floor().await, [Class::Normal]);
+    assert_eq!(floor().await, []);
+    assert_eq!(claim(&store, boot, 9).await.iter().map(|c| c.class).collect::<Vec<_>>(), [Class::Urgent]);
 }
 
 pub async fn two_claimers_never_get_the_same_chunk(store: Shared) {

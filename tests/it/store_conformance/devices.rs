@@ -78,6 +78,7 @@ pub async fn parallel_registrations_of_one_token_leave_one_device(store: Shared)
 
 pub async fn mutes_and_death_are_folded_into_kinds_and_revival_restores_them(store: Shared) {
     let boot = instance(&store).await;
+    healthy(&store, boot, "well", 1).await;
     let corner = KindMask::only(5);
     let (id, chunk) = one_chunk(&store, boot, "evt", 1).await;
     let follows = Follows { muted: corner, ..following("match:evt", KindMask::ALL) };

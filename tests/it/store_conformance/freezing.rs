@@ -132,3 +132,37 @@ pub async fn a_fanout_without_followers_is_complete_after_its_last_step(store: S
     let SettleReply::Settled(settled) = store.settle(job.job.id).await.unwrap() else { panic!("it is complete") };
     assert_eq!((settled.view.state, settled.view.tally.recipients()), (FanoutState::Done, 0));
 }
+
+pub async fn rows_that_come_and_go_between_two_pages_are_frozen_once_or_not_at_all(store: Shared) {
+    let boot = instance(&store).await;
+    let keys = followers(&store, "evt", 9).await;
+    let mut job = accept(&store, boot, "evt", Class::Urgent).await;
+    let next = async |after| {
+        let page = FollowerPage { subject: "match:evt".into(), kinds: GOAL, after, limit: 4 };
+        store.follower_page(page).await.unwrap()
+    };
+    let first = next(job.cursor).await;
+    assert_eq!(first, keys[..4]);
+    // One of the page that was read, before it is written; one that is still to be read; a newcomer; one who returns.
+    for gone in ["evt-2", "evt-6", "evt-7"] {
+        assert!(store.delete_device(device_id(gone)).await.unwrap());
+    }
+    for (id, token) in [("late", "token-late"), ("evt-7", "token-back")] {
+        store.put_device(device(id, token)).await.unwrap();
+        store.put_follows(device_id(id), following("match:evt", KindMask::ALL)).await.unwrap();
+    }
+    let step = FreezeStep { last: false, ..whole(boot, &job, &first, &[4]) };
+    assert_eq!(store.freeze_step(step).await.unwrap(), FreezeReply::Written(vec![]));
+    (job.cursor, job.next_chunk) = (first[3], 1);
+    let second = next(job.cursor).await;
+    assert_eq!(second[..3], [keys[4], keys[5], keys[8]], "whoever was deleted before they were read is not frozen");
+    let rest = next(second[3]).await;
+    let newcomers = [second[3], rest[0]];
+    assert!(rest.len() == 1 && newcomers.iter().all(|key| *key > keys[8]), "no key is given twice: {newcomers:?}");
+    let all = [second, rest].concat();
+    assert_eq!(store.freeze_step(whole(boot, &job, &all, &[5])).await.unwrap(), FreezeReply::Written(vec![]));
+    let claimed = claim(&store, boot, 9).await;
+    assert_eq!(claimed.iter().flat_map(|c| &c.keys).copied().collect::<Vec<_>>(), [&keys[..4], &all].concat());
+    let gone: Vec<_> = claimed.iter().map(|c| c.recipients.iter().filter(|r| r.is_none()).count()).collect();
+    assert_eq!(gone, [1, 0], "deleted after it was frozen");
+}

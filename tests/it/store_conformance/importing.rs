@@ -1,7 +1,9 @@
 //! Importing: the answers of single registrations, for a batch at once.
 
+use fanfare::domain::batch::Class;
+use fanfare::domain::ids::FanoutId;
 use fanfare::domain::outcome::Outcome::{TokenDead, TokenInvalid};
-use fanfare::domain::recipient::{Address, DeviceState, Follows, KindMask};
+use fanfare::domain::recipient::{Address, DeviceState, Follows, KindMask, Locale};
 use fanfare::store::{ImportRow, StoreError};
 
 use super::world::*;
@@ -44,6 +46,7 @@ pub async fn a_batch_that_names_a_device_or_a_token_twice_is_a_fault_of_ours(sto
 
 pub async fn an_import_revives_nobody_unless_it_is_asked_to(store: Shared) {
     let boot = instance(&store).await;
+    healthy(&store, boot, "well", 1).await;
     let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
     store.flush(outcomes(&Hold::from(&chunk), &[(0, TokenDead), (1, TokenInvalid)])).await.unwrap();
     store.settle(id).await.unwrap();
@@ -139,4 +142,48 @@ pub async fn a_line_without_follows_leaves_them_as_they_are(store: Shared) {
     assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().follows, muted);
     store.import(vec![row(1, "a", "t2", Some(Follows::default()))], false).await.unwrap();
     assert_eq!(store.device(device_id("a")).await.unwrap().unwrap().follows, Follows::default());
+}
+
+pub async fn a_row_that_says_what_is_there_changes_no_time(store: Shared) {
+    let boot = instance(&store).await;
+    let follows = Follows { muted: KindMask::only(5), ..following("team:ars", KindMask::ALL) };
+    let said =
+        vec![row(1, "a", "ta", Some(follows.clone())), row(2, "b", "tb", None), row(3, "c", "tc", Some(follows))];
+    store.import(said.clone(), false).await.unwrap();
+    let id = accept(&store, boot, "evt", Class::Urgent).await.job.id;
+    let times = async |id: FanoutId, device: &str| {
+        let known = store.explain(id, device_id(device)).await.unwrap().unwrap().device.unwrap();
+        (known.view.registered_ms, known.follows_ms, known.created_ms, known.view.version)
+    };
+    let before = [times(id, "a").await, times(id, "b").await, times(id, "c").await];
+    let begun = store.now_ms().await.unwrap();
+    while store.now_ms().await.unwrap() <= begun {}
+    // The file of the night after: one device has another language, another one follows another team.
+    let mut rows = said;
+    rows[1].device.locale = Locale::parse("tr").unwrap();
+    rows[2].follows = Some(following("team:che", KindMask::ALL));
+    let done = store.import(rows.clone(), false).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.rejected), (0, 3, vec![]));
+    assert_eq!(times(id, "a").await, before[0], "nothing new is said of it");
+    let (registered, follows, created, version) = times(id, "b").await;
+    assert!(registered > begun && (follows, created, version) == (before[1].1, before[1].2, before[1].3 + 1));
+    let (registered, follows, created, version) = times(id, "c").await;
+    assert!(registered > begun && follows > begun && (created, version) == (before[2].2, before[2].3));
+    assert_eq!((page(&store, "team:ars", GOAL).await.len(), page(&store, "team:che", GOAL).await.len()), (1, 1));
+    assert_eq!(store.import(rows, false).await.unwrap().updated, 3);
+    assert_eq!(times(id, "c").await, (registered, follows, created, version));
+}
+
+/// In opposite order each waits for what the other inserts first: neither may fail, and each device is new once.
+pub async fn two_imports_of_the_same_new_devices_at_once_count_each_once(store: Shared) {
+    for round in 0..5 {
+        let name = |i: u64| format!("{round}-{i}");
+        let new = |i: u64| row(i, &name(i), &format!("t-{round}-{i}"), Some(following("team:ars", GOAL)));
+        let rows: Vec<ImportRow> = (1..=300).map(new).collect();
+        let back: Vec<ImportRow> = rows.iter().rev().cloned().collect();
+        let (one, other) = tokio::join!(store.import(rows, false), store.import(back, false));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!((one.imported + other.imported, one.updated + other.updated), (300, 300));
+    }
+    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 1_500);
 }

@@ -8,6 +8,7 @@ mod accepting;
 mod cancelling;
 mod claiming;
 mod damage;
+mod deriving;
 mod devices;
 mod explaining;
 mod exporting;
@@ -18,7 +19,10 @@ mod instances;
 mod model;
 mod postgres_away;
 mod postgres_only;
+mod retaining;
 mod settling;
+mod sweeping;
+mod verdicts;
 mod world;
 
 /// Each case as `postgres::<case>` and `sqlite::<case>`. A case that is not listed is dead code, which does not compile
@@ -113,8 +117,11 @@ on_every_engine! {
     freezing::an_own_freeze_lost_on_its_way_is_taken_unless_it_runs,
     freezing::a_page_holds_only_followers_that_want_the_kind,
     freezing::a_fanout_without_followers_is_complete_after_its_last_step,
+    freezing::rows_that_come_and_go_between_two_pages_are_frozen_once_or_not_at_all,
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
     claiming::only_more_urgent_classes_are_claimed_when_asked,
+    claiming::the_floor_is_the_first_chunk_of_the_least_urgent_class,
+    claiming::the_floor_passes_by_what_is_paused_or_waits,
     claiming::two_claimers_never_get_the_same_chunk,
     claiming::a_claim_looks_up_the_token_of_now_and_reports_who_is_gone,
     claiming::a_released_chunk_waits_until_its_time_and_is_not_unclean,
@@ -138,6 +145,17 @@ on_every_engine! {
     settling::judged_devices_are_not_followers_any_more,
     settling::the_sweep_finds_what_is_complete_and_what_is_unreported,
     settling::lists_are_newest_first_and_filtered_by_state,
+    verdicts::a_device_that_changed_between_send_and_settle_is_not_judged,
+    verdicts::a_judged_device_comes_back_by_registering_with_the_same_or_another_token,
+    verdicts::small_fanouts_that_find_everybody_dead_are_withheld_together,
+    verdicts::a_leap_is_measured_by_what_the_fleet_has_seen,
+    verdicts::one_platform_that_leaps_keeps_no_other_from_being_judged,
+    verdicts::a_fanout_of_which_nobody_answered_learns_nothing,
+    retaining::only_what_is_old_settled_and_reported_is_deleted,
+    retaining::a_fanout_disappears_whole_though_its_rows_go_in_steps,
+    retaining::an_event_that_comes_again_in_the_middle_is_a_new_one,
+    retaining::traces_of_devices_and_instances_go_when_nothing_needs_them,
+    retaining::one_instance_at_a_time_deletes,
     cancelling::of_eight_that_cancel_one_does,
     cancelling::what_has_ended_is_not_cancelled,
     cancelling::what_is_in_hand_is_ended_by_its_owner_who_hears_of_it,
@@ -146,12 +164,33 @@ on_every_engine! {
     cancelling::a_freeze_stops_where_the_cancel_met_it,
     cancelling::a_fanout_cancelled_before_its_freeze_settles_with_nobody,
     cancelling::a_cancel_in_the_middle_of_everything_leaves_nothing_open,
+    deriving::a_correction_stops_what_it_corrects_and_takes_its_place,
+    deriving::a_correction_of_what_is_settled_or_cancelled_works_from_kept_facts,
+    deriving::a_correction_of_a_correction_reaches_whoever_saw_any_of_them,
+    deriving::a_correction_that_comes_first_ends_its_original_as_it_comes,
+    deriving::an_event_of_another_match_is_not_corrected,
+    deriving::an_original_and_its_correction_at_once_never_miss_each_other,
+    deriving::of_many_corrections_at_once_one_is_left,
+    deriving::a_correction_in_the_middle_joins_two_chains,
+    deriving::a_correction_in_the_middle_that_comes_after_the_last_was_sent_is_refused_and_says_why,
+    deriving::news_that_comes_back_while_its_correction_is_held_is_all_that_is_sent,
+    deriving::the_same_news_under_twenty_ids_at_once_is_one_fanout,
+    deriving::the_same_news_is_new_again_when_the_first_is_over,
+    deriving::a_held_freeze_is_found_when_its_hold_is_over,
+    deriving::who_never_saw_it_is_counted_once_for_each_step,
+    deriving::of_eight_replays_one_is_made,
+    deriving::only_what_has_ended_and_stands_is_replayed,
+    deriving::a_replay_is_for_those_that_failed_and_were_not_reached_since,
+    deriving::what_was_set_aside_ends_with_its_replay,
+    deriving::a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed,
+    deriving::a_paused_fanout_is_claimed_again_past_its_deadline,
     explaining::every_recipient_is_found_in_its_chunk,
     explaining::an_outcome_is_told_with_all_that_is_kept_of_it,
     explaining::a_lost_owner_is_told_from_a_live_one,
     explaining::what_bears_on_an_absence_is_kept_with_its_time,
     explaining::a_deleted_device_keeps_its_place,
     explaining::a_freeze_cut_short_is_told_from_one_that_ended,
+    sweeping::a_sweep_goes_on_at_the_first_device_without_an_outcome_wherever_it_is,
     instances::an_expired_lease_is_taken_over_with_a_new_epoch_and_unclean,
     instances::an_orderly_leave_hands_chunks_back_clean,
     instances::a_live_lease_is_not_taken_over,
@@ -175,6 +214,8 @@ on_every_engine! {
     importing::a_row_that_says_its_device_is_dead_lives_when_it_is_asked_to,
     importing::an_import_moves_and_swaps_tokens,
     importing::a_line_without_follows_leaves_them_as_they_are,
+    importing::a_row_that_says_what_is_there_changes_no_time,
+    importing::two_imports_of_the_same_new_devices_at_once_count_each_once,
     model::random_operations_agree_with_a_model,
     ; with a hand in the tables:
     a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others,

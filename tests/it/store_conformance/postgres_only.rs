@@ -110,12 +110,17 @@ async fn facts_are_written_while_every_other_connection_is_taken() {
 }
 
 pub async fn waits_for_a_lock(connection: &mut PgConnection) {
+    wait_for_locks(connection, 1).await;
+}
+
+/// Until this many sessions wait for a lock.
+async fn wait_for_locks(connection: &mut PgConnection, sessions: i64) {
     let waiting = "SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     // Statistics are fixed for a transaction once read.
     let forget = "SELECT pg_stat_clear_snapshot()";
     let waits = async {
-        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() == 0 {
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.unwrap() < sessions {
             sqlx::query(forget).execute(&mut *connection).await.unwrap();
             tokio::task::yield_now().await;
         }
@@ -264,4 +269,49 @@ async fn a_flush_is_a_heap_only_update() {
     let (updates, hot) = soon("the statistics of the sessions", reported).await;
     // The claim changes an indexed column; a page that cannot be pruned just then costs another one or two.
     assert!(hot * 10 >= updates * 8, "{hot} of {updates}");
+}
+
+/// Held back at the row lock together, both have found every chunk closed; only the lock tells them apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_settle_at_once_one_waits_and_finds_it_settled() {
+    let (database, store) = migrated(4).await;
+    let boot = instance(&store).await;
+    let (id, chunk) = one_chunk(&store, boot, "evt", 2).await;
+    store.flush(delivered(&chunk)).await.unwrap();
+    let mut blocker = database.connection().await;
+    let mut lock = blocker.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM fanout FOR UPDATE").execute(&mut *lock).await.unwrap();
+    let settle = |store: Shared| tokio::spawn(async move { store.settle(id).await.unwrap() });
+    let settling = [settle(store.clone()), settle(store.clone())];
+    wait_for_locks(&mut lock, 2).await;
+    lock.rollback().await.unwrap();
+    let mut settled = 0;
+    for reply in settling {
+        match reply.await.unwrap() {
+            SettleReply::Settled(_) => settled += 1,
+            reply => assert_eq!(reply, SettleReply::NotOurs),
+        }
+    }
+    assert_eq!(settled, 1);
+    store.close().await;
+}
+
+/// A default of `off` answers before the commit is on disk, and a power loss takes what was promised with a 202.
+#[tokio::test]
+async fn a_commit_is_on_disk_whatever_the_servers_default() {
+    let (database, store) = migrated(1).await;
+    store.close().await;
+    let mut connection = database.connection().await;
+    let relax =
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$;
+        CREATE TABLE setting (value text);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO setting VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$;
+        CREATE TRIGGER note AFTER INSERT ON event EXECUTE FUNCTION note()";
+    connection.execute(relax).await.unwrap();
+    let store: Shared = Arc::new(PostgresStore::connect(&database.url.clone().into(), 1).unwrap());
+    accept(&store, instance(&store).await, "evt", Class::Urgent).await;
+    let value: String = sqlx::query_scalar("SELECT value FROM setting").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(value, "on");
+    store.close().await;
 }

@@ -7,21 +7,10 @@ use fanfare::domain::ids::FanoutId;
 use fanfare::domain::outcome::Outcome::{self, Delivered, Expired, Payload, TokenDead, TokenForeign, TokenInvalid};
 use fanfare::domain::recipient::DeviceState;
 use fanfare::domain::tally::PartCounters;
-use fanfare::store::{DEAD_SHARE_MIN, FanoutQuery, SettleReply, Settled};
+use fanfare::store::{DEAD_SHARE_MIN, FanoutQuery, SettleReply};
 use tokio::sync::Barrier;
 
 use super::world::*;
-
-async fn settle(store: &Shared, id: FanoutId) -> Settled {
-    match store.settle(id).await.unwrap() {
-        SettleReply::Settled(settled) => *settled,
-        other => panic!("{id} is complete: {other:?}"),
-    }
-}
-
-async fn state_of(store: &Shared, id: &str) -> DeviceState {
-    store.device(device_id(id)).await.unwrap().unwrap().state
-}
 
 pub async fn exactly_one_of_eight_callers_settles(store: Shared) {
     let boot = instance(&store).await;
@@ -95,12 +84,15 @@ pub async fn a_settled_tally_never_changes(store: Shared) {
     let (id, chunk) = one_chunk(&store, boot, "evt", 5).await;
     let hold = Hold::from(&chunk);
     store.put_parts(boot, vec![(id, PartCounters { attempts: 3, ..PartCounters::default() })]).await.unwrap();
-    store.flush(outcomes(&hold, &[(0, Delivered), (1, Payload)])).await.unwrap();
-    store.flush(rest(&hold, Expired)).await.unwrap();
+    assert_eq!(store.flush(outcomes(&hold, &[(0, Delivered), (1, Payload)])).await.unwrap()[0].late, 0);
+    assert_eq!(store.flush(rest(&hold, Expired)).await.unwrap()[0].late, 0, "before it is settled nothing is late");
     let settled = settle(&store, id).await;
     assert_eq!(store.fanout(id).await.unwrap().as_ref(), Some(&settled.view));
     // Late facts and late counters are kept, and change nothing that was said.
-    store.flush(outcomes(&hold, &[(1, Delivered), (2, Delivered), (3, TokenDead)])).await.unwrap();
+    let late = outcomes(&hold, &[(0, Delivered), (1, Delivered), (2, Delivered), (3, TokenDead)]);
+    let counted = async |batch| store.flush(batch).await.unwrap()[0].late;
+    assert_eq!(counted(late.clone()).await, 3, "one was failed and is delivered, two had no outcome of their own");
+    assert_eq!(counted(late).await, 0, "a repeated flush brings nothing new");
     store.put_parts(boot, vec![(id, PartCounters { attempts: 9, ..PartCounters::default() })]).await.unwrap();
     assert_eq!(store.fanout(id).await.unwrap(), Some(settled.view));
     assert_eq!(store.settle(id).await.unwrap(), SettleReply::NotOurs);
@@ -115,7 +107,7 @@ pub async fn a_verdict_holds_only_for_the_version_it_was_found_on(store: Shared)
     store.put_device(device("evt-1", "fresh")).await.unwrap();
     store.flush(outcomes(&Hold::from(&chunk), &[(4, Delivered)])).await.unwrap();
     let settled = settle(&store, id).await;
-    assert_eq!((settled.judged, settled.judgement_withheld), (3, false));
+    assert_eq!((settled.judged, settled.withheld), (3, vec![]));
     let mut states = Vec::new();
     for i in 0..6 {
         states.push(state_of(&store, &format!("evt-{i}")).await);
@@ -133,7 +125,7 @@ pub async fn judgement_is_withheld_when_the_dead_share_leaps(store: Shared) {
         let found: Vec<(usize, Outcome)> = (0..n).map(|i| (i, if i < many { TokenDead } else { Delivered })).collect();
         store.flush(outcomes(&Hold::from(&chunk), &found)).await.unwrap();
         let settled = settle(&store, id).await;
-        assert_eq!(settled.judgement_withheld, withheld, "{name}");
+        assert_eq!(!settled.withheld.is_empty(), withheld, "{name}");
         assert_eq!(settled.judged, if withheld { 0 } else { many as u64 }, "{name}");
         assert_eq!(settled.view.tally.count(TokenDead), many as u64, "what was found is said all the same");
         let expected = if withheld { DeviceState::Live } else { DeviceState::Tombstoned };

@@ -11,10 +11,11 @@ use fanfare::domain::bitmap::Bitmap;
 use fanfare::domain::event::Event;
 use fanfare::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId, MatchId, UserId};
 use fanfare::domain::outcome::{Cause, Outcome};
-use fanfare::domain::recipient::{Address, Device, Follows, KindMask, Locale, Platform};
-use fanfare::domain::tally::Tally;
+use fanfare::domain::recipient::{Address, Device, DeviceState, Follows, KindMask, Locale, Platform};
+use fanfare::domain::tally::{PartCounters, Tally};
 use fanfare::store::{
-    Accepted, ClaimRequest, FollowerPage, FreezeJob, FreezeReply, FreezeStep, ImportRow, NewFanout, Store,
+    Accepted, ClaimRequest, FollowerPage, FreezeJob, FreezeReply, FreezeStep, ImportRow, NewFanout, SettleReply,
+    Settled, Store,
 };
 
 /// The store under test.
@@ -33,11 +34,13 @@ pub fn event(id: &str) -> Event {
         fields: BTreeMap::from([("player".to_owned(), "Saka \u{1f600} \"7\"".to_owned())]),
         data: BTreeMap::new(),
         useful_for_s: 120,
+        supersedes: None,
     }
 }
 
 pub fn posted(id: &str, class: Class, content: u8) -> NewFanout {
-    NewFanout { event: event(id), content_hash: [content; 32], class, deadline_ms: 4_000_000_000_000 }
+    let shown = vec!["player".to_owned()];
+    NewFanout { event: event(id), content_hash: [content; 32], shown, class, deadline_ms: 4_000_000_000_000 }
 }
 
 pub fn device(id: &str, token: &str) -> Device {
@@ -128,6 +131,7 @@ pub fn whole(boot: BootId, job: &FreezeJob, keys: &[DeviceKey], sizes: &[usize])
         chunks,
         first_chunk: job.next_chunk,
         claim_first: 0,
+        never_saw: None,
         last: true,
     }
 }
@@ -150,6 +154,31 @@ pub async fn one_chunk(store: &Shared, boot: BootId, id: &str, n: usize) -> (Fan
     let fanout = frozen(store, boot, id, &[n]).await;
     let chunk = claim(store, boot, 1).await.pop().expect("one chunk is open");
     (fanout, chunk)
+}
+
+/// Counters that say for how many Android devices FCM accepted the message.
+pub fn accepted(n: u64) -> PartCounters {
+    PartCounters { accepted: [n, 0, 0], ..PartCounters::default() }
+}
+
+/// A settled fan-out of which every Android device, and there were `n`, was accepted.
+pub async fn healthy(store: &Shared, boot: BootId, id: &str, n: usize) {
+    let (fanout, chunk) = one_chunk(store, boot, id, n).await;
+    store.put_parts(boot, vec![(fanout, accepted(n as u64))]).await.unwrap();
+    store.flush(delivered(&chunk)).await.unwrap();
+    settle(store, fanout).await;
+}
+
+/// Settles what is complete.
+pub async fn settle(store: &Shared, id: FanoutId) -> Settled {
+    match store.settle(id).await.unwrap() {
+        SettleReply::Settled(settled) => *settled,
+        other => panic!("{id} is complete: {other:?}"),
+    }
+}
+
+pub async fn state_of(store: &Shared, id: &str) -> DeviceState {
+    store.device(device_id(id)).await.unwrap().unwrap().state
 }
 
 pub fn bits(len: usize, set: impl IntoIterator<Item = usize>) -> Bitmap {
