@@ -1,8 +1,8 @@
-//! Owns the limit on accepted fan-outs that are not settled yet.
-//! Must never know: why they are not.
+//! Owns the limits on what is accepted and not sent yet: fan-outs, recipients, and the time they will take.
+//! Must never know: why they are not sent.
 //!
-//! The number lies in the database, all instances add to it, and counting it costs a query: it is read again when it
-//! is a quarter of a second old. What this instance accepts meanwhile is added to it.
+//! The numbers lie in the database, all instances add to them, and counting them costs a query: they are read again when
+//! they are a quarter of a second old. What this instance accepts meanwhile is added to the fan-outs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,44 +10,135 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::measured::Measured;
 use super::problem::{Code, Refusal};
+use crate::domain::batch::Class;
+use crate::domain::bitmap::CHUNK_SIZE;
 use crate::store::Store;
 
 const FRESH: Duration = Duration::from_millis(250);
 
+/// The limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaxBacklog {
+    /// Accepted fan-outs not yet settled.
+    pub fanouts: u64,
+    /// Recipients waiting of one class and all more urgent ones.
+    pub recipients: u64,
+    /// Seconds they will take at the pace in force.
+    pub seconds: u64,
+}
+
 pub(super) struct Backlog {
-    most: u64,
-    known: AtomicU64,
+    most: MaxBacklog,
+    measured: Measured,
+    fanouts: AtomicU64,
+    /// Frozen and in nobody's hands, by class.
+    recipients: [AtomicU64; Class::ALL.len()],
     read_at: Mutex<Option<Instant>>,
 }
 
 impl Backlog {
-    pub(super) fn new(most: u64) -> Self {
-        Self { most, known: AtomicU64::new(0), read_at: Mutex::new(None) }
+    pub(super) fn new(most: MaxBacklog, measured: Measured) -> Self {
+        let recipients = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { most, measured, fanouts: AtomicU64::new(0), recipients, read_at: Mutex::new(None) }
     }
 
-    /// Refuses when the backlog is full.
+    /// Refuses when as many fan-outs wait as may: known before the body is read.
     pub(super) async fn admit(&self, store: &dyn Store) -> Result<(), Refusal> {
         self.refresh(store).await?;
-        let waiting = self.known.load(Ordering::Relaxed);
-        if waiting < self.most {
+        let waiting = self.fanouts.load(Ordering::Relaxed);
+        if waiting < self.most.fanouts {
             return Ok(());
         }
-        Err(Refusal::new(Code::BacklogFull, format!("{waiting} fan-outs wait; {} are kept waiting at most", self.most)))
+        Err(full(format!("{waiting} fan-outs wait; {} are kept waiting at most", self.most.fanouts)))
+    }
+
+    /// Refuses when too much goes before an event of `class`, at `pace` recipients per second. What is less urgent does
+    /// not count: a goal is not refused because of line-ups.
+    pub(super) fn admit_class(&self, class: Class, pace: f64) -> Result<(), Refusal> {
+        let ahead = self.ahead(class);
+        if ahead >= self.most.recipients {
+            let most = self.most.recipients;
+            return Err(full(format!("{ahead} recipients go before it; {most} are kept waiting at most")));
+        }
+        let seconds = seconds(ahead, pace);
+        if seconds >= self.most.seconds {
+            let most = self.most.seconds;
+            return Err(full(format!(
+                "{seconds} s of sending go before it at the pace in force; {most} s may at most"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Recipients in nobody's hands that go before an event of `class`, at most.
+    pub(super) fn ahead(&self, class: Class) -> u64 {
+        let more_urgent = Class::ALL.iter().zip(&self.recipients).filter(|(other, _)| other.code() <= class.code());
+        more_urgent.map(|(_, n)| n.load(Ordering::Relaxed)).sum()
     }
 
     /// One fan-out more.
     pub(super) fn accepted(&self) {
-        self.known.fetch_add(1, Ordering::Relaxed);
+        self.fanouts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One request reads, the others go on with what is known: they must not queue behind a slow database here.
     async fn refresh(&self, store: &dyn Store) -> Result<(), Refusal> {
         let Ok(mut read_at) = self.read_at.try_lock() else { return Ok(()) };
         if read_at.is_none_or(|at| at.elapsed() >= FRESH) {
-            self.known.store(store.backlog().await?, Ordering::Relaxed);
+            let waiting = store.backlog().await?;
+            let whole = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+            self.fanouts.store(waiting.fanouts, Ordering::Relaxed);
+            self.measured.fanouts.set(whole(waiting.fanouts));
+            for (class, known) in Class::ALL.iter().zip(&self.recipients) {
+                let chunks = waiting.open_chunks.iter().filter(|(of, _)| of == class).map(|(_, n)| n).sum::<u64>();
+                let recipients = chunks.saturating_mul(CHUNK_SIZE as u64);
+                known.store(recipients, Ordering::Relaxed);
+                self.measured.recipients.get_or_create(&[("class", class.as_str())]).set(whole(recipients));
+            }
             *read_at = Some(Instant::now());
         }
         Ok(())
+    }
+}
+
+fn full(detail: String) -> Refusal {
+    Refusal::new(Code::BacklogFull, detail)
+}
+
+/// Time that many recipients take. Without a pace nothing can be said.
+fn seconds(recipients: u64, pace: f64) -> u64 {
+    if pace > 0.0 { (recipients as f64 / pace) as u64 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn backlog(urgent: u64, normal: u64, bulk: u64) -> Backlog {
+        let most = MaxBacklog { fanouts: 10, recipients: 5_000, seconds: 60 };
+        let backlog = Backlog::new(most, Measured::register(&mut Metrics::new()));
+        for (known, n) in backlog.recipients.iter().zip([urgent, normal, bulk]) {
+            known.store(n, Ordering::Relaxed);
+        }
+        backlog
+    }
+
+    #[test]
+    fn what_is_less_urgent_keeps_nobody_out() {
+        let backlog = backlog(0, 1_000, 4_000);
+        assert_eq!(Class::ALL.iter().map(|c| backlog.ahead(*c)).collect::<Vec<_>>(), [0, 1_000, 5_000]);
+        assert!(backlog.admit_class(Class::Urgent, 1.0).is_ok());
+        assert!(backlog.admit_class(Class::Normal, 17.0).is_ok(), "58 s");
+        assert!(backlog.admit_class(Class::Normal, 16.0).is_err(), "62 s");
+        assert!(backlog.admit_class(Class::Bulk, 9000.0).is_err(), "too many, however fast");
+    }
+
+    #[test]
+    fn without_a_pace_only_the_number_counts() {
+        assert!(backlog(4_999, 0, 0).admit_class(Class::Urgent, 0.0).is_ok());
+        assert!(backlog(5_000, 0, 0).admit_class(Class::Urgent, 0.0).is_err());
     }
 }

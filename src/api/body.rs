@@ -5,19 +5,27 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::Request;
-use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{Extensions, HeaderMap};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
+use super::guard::{SlowBodies, crowded};
 use super::problem::{Code, Refusal};
+use crate::door::Pass;
 use crate::wire::{self, FieldProblem, ReadError};
 
 /// Largest event or device, bytes: FCM takes 4096 of them.
 pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Longest wait for a whole body. The request holds its place at the gate meanwhile.
+/// Longest wait for a whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body that takes longer than this waits for its bytes without a place at the gate: a few slow callers would
+/// otherwise have all of them. A body of 64 KiB on its way takes one or two round trips.
+const PROMPT: Duration = Duration::from_millis(20);
 
 /// Reads a JSON body of at most `limit` bytes.
 pub(super) async fn json<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T, Refusal> {
@@ -25,7 +33,7 @@ pub(super) async fn json<T: DeserializeOwned>(request: Request, limit: usize) ->
     kind(&head.headers, "send `Content-Type: application/json`", |kind| {
         kind.is_empty() || kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
     })?;
-    let bytes = whole(&head.headers, body, limit).await?;
+    let bytes = whole(&head, body, limit).await?;
     wire::read(&bytes).map_err(unreadable)
 }
 
@@ -51,18 +59,39 @@ pub(super) fn kind(headers: &HeaderMap, hint: &str, fits: impl FnOnce(&str) -> b
     if fits(&text(headers.get(CONTENT_TYPE))) { Ok(()) } else { refused(hint.to_owned()) }
 }
 
-async fn whole(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+async fn whole(head: &Parts, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let too_large = || Refusal::new(Code::BodyTooLarge, format!("this call takes at most {limit} bytes"));
-    let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let announced = head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|n| n > limit as u64) {
         return Err(too_large());
     }
-    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if over_limit(&error) => Err(too_large()),
-        Ok(Err(_)) => Err(Refusal::new(Code::BadRequest, "the body broke off before its end")),
-        Err(_) => Err(slow(BODY_TIMEOUT)),
+    let mut reading = std::pin::pin!(to_bytes(body, limit));
+    let read = match timeout(PROMPT, &mut reading).await {
+        Ok(read) => read,
+        Err(_) => outside(&head.extensions, reading).await?,
+    };
+    read.map_err(|error| match over_limit(&error) {
+        true => too_large(),
+        false => Refusal::new(Code::BadRequest, "the body broke off before its end"),
+    })
+}
+
+/// Reads on without a place at the gate, and queues for one when the body is there.
+async fn outside<T>(extensions: &Extensions, reading: impl Future<Output = T>) -> Result<T, Refusal> {
+    let busy = || Refusal::new(Code::Overloaded, "as many bodies come in slowly as this instance waits for");
+    let _slow = match extensions.get::<SlowBodies>() {
+        Some(SlowBodies(cap)) => Some(cap.take().ok_or_else(busy)?),
+        None => None,
+    };
+    let pass = extensions.get::<Pass>();
+    if let Some(pass) = pass {
+        pass.step_out();
     }
+    let read = timeout(BODY_TIMEOUT.saturating_sub(PROMPT), reading).await.map_err(|_| slow(BODY_TIMEOUT))?;
+    if let Some(pass) = pass {
+        pass.queue().await.map_err(crowded)?;
+    }
+    Ok(read)
 }
 
 /// The body did not come within `patience`.

@@ -4,19 +4,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use tokio::time::Instant;
 
 use super::Api;
 use super::body::{MAX_BODY_BYTES, json};
+use super::deadline::Deadline;
 use super::problem::{Code, Refusal};
+use crate::domain::batch::Class;
 use crate::domain::catalogue::Catalogue;
 use crate::domain::event::{DeadlineError, Event, EventDraft};
 use crate::domain::ids::{EventId, FanoutId};
-use crate::store::{Accepted, FreezeJob, NewFanout};
+use crate::door::Pass;
+use crate::store::{ACCEPT_WITHIN, Accepted, FreezeJob, NewFanout};
 use crate::wire::{EventAccepted, EventRequest};
 
 /// Post an event: 202 with a new fan-out, 200 with the one an identical post made.
@@ -34,6 +38,8 @@ use crate::wire::{EventAccepted, EventRequest};
 /// sends only the last state. If the other one was superseded before, it takes the place of what superseded it. If it has
 /// not come yet, it is accepted when it comes, and nobody is sent it (`superseded_by`).
 #[utoipa::path(post, path = "/v1/events", operation_id = "postEvent", tag = "events",
+    params(("X-Request-Timeout-Ms" = Option<u32>, Header, maximum = 3600000,
+        description = "How long the caller waits for the answer, ms. Refused at once when that is too short.")),
     request_body = EventRequest,
     responses(
         (status = 202, description = "Accepted and kept; with `duplicate_of`, as the fan-out of an earlier event.", body = EventAccepted,
@@ -46,25 +52,39 @@ use crate::wire::{EventAccepted, EventRequest};
             `correction_sent`: what corrects it came first and was sent, not to the audience of what it corrects itself."),
         (status = 413, description = "`body_too_large`: over 64 KiB."),
         (status = 415, description = "`unsupported_media_type`"),
-        (status = 422, description = "`invalid` names every field at fault, `too_late`: past its usefulness."),
-        (status = 503, description = "`overloaded`, `backlog_full`, `database_unavailable`"),
+        (status = 422, description = "`invalid` names every field at fault, `event_too_late`: past its usefulness."),
+        (status = 503, description = "`overloaded`, `out_of_time`, `backlog_full`, `database_unavailable`"),
     ),
     security(("key" = ["events"])))]
-pub(super) async fn accept(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn accept(
+    State(api): State<Arc<Api>>,
+    Extension(pass): Extension<Pass>,
+    Extension(deadline): Extension<Deadline>,
+    request: Request,
+) -> Result<Response, Refusal> {
     api.backlog.admit(&*api.state.store).await?;
     let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;
     // One catalogue for the whole post: a reload in between must not judge it by two.
     let catalogue = api.state.catalogue.now();
     let event = parse(&catalogue, posted)?;
     let (event_id, match_id) = (event.id.clone(), event.match_id.clone());
-    let accepted = match event.deadline_ms(api.state.clock.now_ms()) {
-        Ok(deadline_ms) => commit(&api, check(&api, &catalogue, event, deadline_ms)?).await?,
+    let now_ms = api.state.clock.now_ms();
+    measure_skew(&api, event.occurred_ms.saturating_sub(now_ms));
+    let mut class = Class::Urgent;
+    let accepted = match event.deadline_ms(now_ms) {
+        Ok(deadline_ms) => {
+            let new = check(&api, &catalogue, event, deadline_ms)?;
+            class = new.class;
+            api.backlog.admit_class(class, (api.state.ceiling)().pace)?;
+            deadline.bound(commit(&api, new, pass, deadline.or(Instant::now() + ACCEPT_WITHIN))).await?
+        }
         Err(late) => repeat(&api, &event, late).await?,
     };
     match accepted {
         Accepted::New(freeze) | Accepted::Correction { freeze, .. } => {
             let held_ms = u64::try_from(freeze.hold_ms).unwrap_or(0);
-            Ok(answer(StatusCode::ACCEPTED, Told::of(freeze.job.id, held_ms + expected_start_ms(&api))))
+            let expected_ms = held_ms.saturating_add(expected_start_ms(&api, class));
+            Ok(answer(StatusCode::ACCEPTED, Told::of(freeze.job.id, expected_ms)))
         }
         Accepted::Repeat(fanout) => Ok(answer(StatusCode::OK, Told::of(fanout, 0))),
         Accepted::Duplicate { fanout, of } => {
@@ -126,19 +146,29 @@ async fn repeat(api: &Api, event: &Event, error: DeadlineError) -> Result<Accept
     }
 }
 
+/// An `occurred_at` ahead of our clock says that one of the two is wrong; it is read as now, and the error is measured.
+fn measure_skew(api: &Api, ahead_ms: i64) {
+    if ahead_ms > 0 {
+        api.state.measured.ahead.observe(ahead_ms as f64 / 1000.0);
+    }
+}
+
 fn out_of_time(error: DeadlineError) -> Refusal {
     match error {
-        DeadlineError::TooLate { .. } => Refusal::new(Code::TooLate, error.to_string()),
+        DeadlineError::TooLate { .. } => Refusal::new(Code::EventTooLate, error.to_string()),
         DeadlineError::Future { .. } => Refusal::field("/occurred_at", error.to_string()),
     }
 }
 
 /// Commits and hands over in a task of its own: a goal must not wait for the sweeper because its caller hung up in
 /// between.
-async fn commit(api: &Arc<Api>, new: NewFanout) -> Result<Accepted, Refusal> {
+///
+/// The place at the gate is held to the end of the write, not of the caller's patience: in flight is what is in flight.
+async fn commit(api: &Arc<Api>, new: NewFanout, place: Pass, start_by: Instant) -> Result<Accepted, Refusal> {
     let api = Arc::clone(api);
     let task = async move {
-        let accepted = api.state.store.accept(api.state.boot, new).await?;
+        let _place = place;
+        let accepted = api.state.store.accept_by(api.state.boot, new, start_by).await?;
         match &accepted {
             Accepted::New(freeze) => hand_over(&api, freeze.clone()),
             Accepted::Correction { freeze, stopped } => {
@@ -171,9 +201,9 @@ fn superseded(api: &Api, id: FanoutId, by: FanoutId) {
     (api.state.cancelled)(id);
 }
 
-/// Recipients waiting, at the pace in force.
-fn expected_start_ms(api: &Api) -> u64 {
-    let waiting = api.state.load.load(Ordering::Relaxed) as f64;
+/// What goes before it, here and in nobody's hands, at the pace in force.
+fn expected_start_ms(api: &Api, class: Class) -> u64 {
+    let waiting = api.state.load.load(Ordering::Relaxed).saturating_add(api.backlog.ahead(class)) as f64;
     let ceiling = (api.state.ceiling)();
     let ms = if ceiling.pace > 0.0 { waiting / ceiling.pace * 1000.0 } else { 0.0 };
     // A float to an integer saturates, so an absurd load reads as very long.

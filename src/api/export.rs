@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::Api;
 use super::guard::Caller;
-use super::problem::{Code, Refusal};
+use super::problem::Refusal;
 use super::query::{Given, one_of, read};
 use crate::devices::Export;
 use crate::domain::recipient::DeviceState;
@@ -58,16 +58,14 @@ pub(super) async fn run(
     let format = one_of("format", format, &["ndjson", "csv"], Format::parse)?.unwrap_or_else(|| accepted(&headers));
     let known = |name: &str| DeviceState::ALL.iter().find(|state| state.as_str() == name).copied();
     let state = one_of("state", state, &["live", "tombstoned", "suspended"], known)?;
-    let busy = || Refusal::new(Code::Overloaded, "as many exports run as this instance does at once");
-    let place = api.exports.enter().map_err(|_| busy())?;
-    pass.step_out();
     let mut export = Export::new(Arc::clone(&api.state.store), api.state.catalogue.now(), format, state);
     // A database that is away is an answer, not an answer that breaks off.
     let first = export.next().await?;
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         give(export, first, &sender, &caller).await;
-        drop(place);
+        // Its place is held to the end of the stream, not of the head.
+        drop(pass);
     });
     Ok(([(CONTENT_TYPE, format.content_type())], Body::from_stream(pieces(receiver))).into_response())
 }

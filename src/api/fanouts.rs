@@ -60,7 +60,7 @@ pub(super) async fn show(
             return Ok(Json(shown::fanout(&view, api.state.clock.now_ms())?));
         }
         if poll.is_none() {
-            poll = Some(api.polls.enter().map_err(|_| too_many())?);
+            poll = Some(api.polls.take().ok_or_else(too_many)?);
         }
         pass.step_out();
         tokio::select! {

@@ -1,8 +1,9 @@
-//! Owns who gets in: the gate, then key, scope and quota. All before the body is read.
+//! Owns who gets in: the gate, then key, scope, class and quota. All before the body is read.
 //! Must never know: what is asked for.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
@@ -12,29 +13,82 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::Api;
+use super::deadline::Deadline;
 use super::keys::{Key, Scope};
 use super::problem::{Code, Refusal};
+use super::{Api, pools};
+use crate::door::gate::LONGEST_WAIT;
+use crate::door::{Cap, Pass, Pool, Reason};
+use crate::wire::QuotaLimit;
 
 /// Who calls; for logs.
 #[derive(Debug, Clone)]
 pub(super) struct Caller(pub String);
 
+/// Room for bodies that come slowly. They hold no place meanwhile, so they are counted apart.
+#[derive(Debug, Clone)]
+pub(super) struct SlowBodies(pub Cap);
+
 /// Lets the request in or sheds it. A panic behind this door becomes an answer and a log line.
 pub(super) async fn enter(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
-    let Ok(pass) = api.gate.enter() else {
-        return Refusal::new(Code::Overloaded, "as many requests in flight as this instance serves at once")
-            .into_response();
+    let arrived = Instant::now();
+    let pool = pools::pool(request.uri().path());
+    let (pass, deadline) = match admit(&api, pool, request.headers(), arrived).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => return refusal.into_response(),
     };
-    request.extensions_mut().insert(pass.clone());
+    let extensions = request.extensions_mut();
+    extensions.insert(pass.clone());
+    extensions.insert(deadline);
+    extensions.insert(SlowBodies(api.slow_bodies.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let begun = Instant::now();
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    drop(pass);
     let response = answer.unwrap_or_else(|_| Refusal::internal("a handler panicked").into_response());
-    let (status, ms) = (response.status().as_u16(), begun.elapsed().as_millis());
+    account(&api, &pass, &response, begun.elapsed());
+    drop(pass);
+    let (status, ms) = (response.status().as_u16(), arrived.elapsed().as_millis());
     tracing::debug!(target: "fanfare::api", %method, path, status, ms, "request served");
     response
+}
+
+async fn admit(api: &Api, pool: Pool, headers: &HeaderMap, arrived: Instant) -> Result<(Pass, Deadline), Refusal> {
+    let deadline = Deadline::read(headers, arrived)?;
+    let in_time = || {
+        let allowed = deadline.allows(api.gate.typical(pool), Instant::now());
+        allowed.inspect_err(|_| api.shedding.note(pool, Reason::Deadline))
+    };
+    in_time()?;
+    let pass = api.gate.enter(pool).await.map_err(|reason| {
+        api.shedding.note(pool, reason);
+        crowded(reason)
+    })?;
+    in_time()?;
+    Ok((pass, deadline))
+}
+
+/// No place at the gate.
+pub(super) fn crowded(reason: Reason) -> Refusal {
+    let detail = match reason {
+        Reason::Waited => format!("no place became free within {} ms", LONGEST_WAIT.as_millis()),
+        _ => "as many requests of this kind in flight as this instance serves at once".to_owned(),
+    };
+    Refusal::new(Code::Overloaded, detail)
+}
+
+/// Takes note of how a request that was let in ended.
+fn account(api: &Api, pass: &Pass, response: &Response, took: Duration) {
+    if response.status().is_success() && pass.pool() != Pool::Bulk {
+        pass.served(took);
+    }
+    let reason = match response.extensions().get::<Code>() {
+        Some(Code::Overloaded) => Reason::Full,
+        Some(Code::OutOfTime) => Reason::Deadline,
+        Some(Code::BacklogFull) => Reason::Backlog,
+        Some(Code::DatabaseUnavailable) => Reason::Database,
+        _ => return,
+    };
+    api.shedding.note(pass.pool(), reason);
 }
 
 /// Wants a known key with one of `scopes` that is within its quota.
@@ -43,7 +97,8 @@ pub(super) async fn require(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match admit(&api, scopes, request.headers()) {
+    let pass = request.extensions().get::<Pass>().cloned();
+    match known(&api, scopes, request.headers(), pass.as_ref()).await {
         Ok(key) => {
             request.extensions_mut().insert(Caller(key.name.clone()));
             next.run(request).await
@@ -52,23 +107,55 @@ pub(super) async fn require(
     }
 }
 
-fn admit<'a>(api: &'a Api, scopes: &[Scope], headers: &HeaderMap) -> Result<&'a Key, Refusal> {
+async fn known<'a>(
+    api: &'a Api,
+    scopes: &[Scope],
+    headers: &HeaderMap,
+    pass: Option<&Pass>,
+) -> Result<&'a Key, Refusal> {
+    let key = permitted(api, scopes, headers)?;
+    within_quota(api, key).await?;
+    // The path has chosen the pool; a key can only narrow that.
+    if let Some(pass) = pass.filter(|pass| key.bulk && pass.pool() != Pool::Bulk) {
+        pass.move_to(Pool::Bulk).await.map_err(crowded)?;
+    }
+    Ok(key)
+}
+
+fn permitted<'a>(api: &'a Api, scopes: &[Scope], headers: &HeaderMap) -> Result<&'a Key, Refusal> {
     let send = "send `Authorization: Bearer KEY`";
     let unknown = |detail: String| Refusal::new(Code::Unauthenticated, detail);
     let secret = bearer(headers).ok_or_else(|| unknown(format!("no key was sent; {send}")))?;
     let key = api.state.keys.find(secret).ok_or_else(|| unknown(format!("the key is not known here; {send}")))?;
-    if !scopes.iter().any(|s| key.scopes.contains(s)) {
-        let needed: Vec<&str> = scopes.iter().map(|s| s.as_str()).collect();
-        let detail = format!("the key `{}` needs the scope {}", key.name, needed.join(" or "));
-        return Err(Refusal::new(Code::Forbidden, detail));
+    if scopes.iter().any(|s| key.scopes.contains(s)) {
+        return Ok(key);
     }
-    api.quota.take(&key.name, Instant::now()).map_err(|wait| {
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        let limit = api.state.limits.requests_per_s_per_key;
-        let detail = format!("the key `{}` may make {limit} requests per second", key.name);
-        Refusal::new(Code::QuotaExceeded, detail).retry_after_s(seconds)
-    })?;
-    Ok(key)
+    let needed: Vec<&str> = scopes.iter().map(|s| s.as_str()).collect();
+    let detail = format!("the key `{}` needs the scope {}", key.name, needed.join(" or "));
+    Err(Refusal::new(Code::Forbidden, detail))
+}
+
+async fn within_quota(api: &Api, key: &Key) -> Result<(), Refusal> {
+    let Some(wait) = used_up(api, key).await else { return Ok(()) };
+    api.state.measured.over_quota.get_or_create(&[("key", key.name.clone())]).inc();
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    let limit = api.state.limits.requests_per_s_per_key;
+    let detail = format!("the key `{}` may make {limit} requests per second on all instances together", key.name);
+    let quota = QuotaLimit { limit: limit.into(), window_s: 1, scope: format!("key:{}", key.name) };
+    Err(Refusal::new(Code::QuotaExceeded, detail).retry_after_s(seconds).quota(quota))
+}
+
+/// How long until the key may ask again; `None` when it may now, which is counted. Kept for the fleet where that is
+/// possible; else this instance has its share.
+async fn used_up(api: &Api, key: &Key) -> Option<Duration> {
+    let per_s = api.state.limits.requests_per_s_per_key;
+    if let Some(fleet) = api.state.quotas.as_ref().filter(|_| per_s > 0)
+        && let Ok(answer) = fleet.take(&key.name, per_s).await
+    {
+        return answer;
+    }
+    let instances = *api.state.live.borrow();
+    api.quota.take(&key.name, instances, Instant::now()).err()
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

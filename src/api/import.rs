@@ -14,7 +14,6 @@ use super::problem::{Code, Refusal};
 use super::query::{Given, flag, read};
 use super::{Api, body};
 use crate::devices::{Import, Stopped, Verdict};
-use crate::door::Pass;
 use crate::store::StoreError;
 use crate::wire::{Format, ImportAnswer, ImportLine};
 
@@ -44,7 +43,6 @@ const SILENCE: Duration = Duration::from_secs(30);
     security(("key" = ["devices"])))]
 pub(super) async fn run(
     State(api): State<Arc<Api>>,
-    Extension(pass): Extension<Pass>,
     Extension(Caller(caller)): Extension<Caller>,
     given: Given,
     request: Request,
@@ -58,10 +56,6 @@ pub(super) async fn run(
         format.is_some()
     })?;
     let format = format.ok_or_else(|| Refusal::new(Code::UnsupportedMediaType, hint))?;
-    let busy = || Refusal::new(Code::Overloaded, "as many imports run as this instance does at once");
-    let _place = api.imports.enter().map_err(|_| busy())?;
-    // An import lasts as long as its sender likes; it has a limit of its own and must not take the small calls' places.
-    pass.step_out();
     let begun = Instant::now();
     let import = Import::new(Arc::clone(&api.state.store), api.state.catalogue.now(), format, revive);
     let (answer, verdict) = stream(import, request).await?;

@@ -1,10 +1,10 @@
 //! Owns API keys: how they are written in the configuration, made, and recognised.
 //! Must never know: what is asked for with them.
 //!
-//! A key is stored as `name:scope+scope:sha256hex`. The secret has 256 random bits, so a plain hash is enough: there is
-//! nothing to guess. It is looked up by that hash, so no comparison takes longer the nearer a guess comes.
+//! A key is stored as `name:scope+scope:sha256hex`, with `:bulk` behind it when all its calls are bulk work. The secret has
+//! 256 random bits, so a plain hash is enough: there is nothing to guess. A given secret is compared with every key, each
+//! time to the last bit, so that the time tells neither how near a guess came nor whether there is such a key.
 
-use std::collections::HashMap;
 use std::fmt;
 
 use sha2::{Digest, Sha256};
@@ -46,18 +46,21 @@ scopes! {
 /// Longest name of a key, bytes.
 const MAX_NAME_BYTES: usize = 64;
 
+/// Keys of one name that may be live at once: the old and the new one, while callers change over.
+pub const LIVE_KEYS: usize = 2;
+
 /// Why a list of keys was refused. Entries are named by position and name, never by hash.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not three parts.
-    #[error("entry {0} must be name:scope+scope:sha256hex")]
+    #[error("entry {0} must be name:scope+scope:sha256hex, or the same with :bulk behind it")]
     Form(usize),
     /// A name of other characters, or none.
     #[error("entry {0}: a name has 1 to 64 letters, digits, `-`, `_` or `.`")]
     Name(usize),
-    /// A name given twice.
-    #[error("the key name `{0}` is given twice; give each key a name of its own")]
-    DuplicateName(String),
+    /// A name given to more keys than [`LIVE_KEYS`].
+    #[error("the key name `{0}` is given more than twice; two keys of a name are for the time of exchanging one")]
+    TooManyOfName(String),
     /// A scope that does not exist, or none.
     #[error("key `{name}`: unknown scope `{scope}`; there are events, devices and ops, joined by +")]
     Scope {
@@ -81,15 +84,17 @@ pub struct Key {
     pub name: String,
     /// What it may do, sorted.
     pub scopes: Vec<Scope>,
+    /// Whether all its calls are bulk work, whatever their path.
+    pub bulk: bool,
 }
 
-/// All keys, by the hash of their secret.
+/// All keys, each with the hash of its secret.
 #[derive(Clone, Default)]
-pub struct Keys(HashMap<[u8; 32], Key>);
+pub struct Keys(Vec<([u8; 32], Key)>);
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.values()).finish()
+        f.debug_list().entries(self.0.iter().map(|(_, key)| key)).finish()
     }
 }
 
@@ -100,16 +105,17 @@ impl Keys {
     /// # Errors
     /// [`KeyError`] names the entry.
     pub fn parse(list: &str) -> Result<Self, KeyError> {
-        let mut keys = HashMap::<[u8; 32], Key>::new();
+        let mut keys = Vec::<([u8; 32], Key)>::new();
         let entries = list.split(',').map(str::trim).enumerate().filter(|(_, entry)| !entry.is_empty());
         for (i, entry) in entries {
             let (hash, key) = parse_entry(i + 1, entry)?;
-            if keys.values().any(|k| k.name == key.name) {
-                return Err(KeyError::DuplicateName(key.name));
+            if let Some((_, other)) = keys.iter().find(|(other, _)| *other == hash) {
+                return Err(KeyError::DuplicateSecret(other.name.clone(), key.name));
             }
-            if let Some(other) = keys.insert(hash, key.clone()) {
-                return Err(KeyError::DuplicateSecret(other.name, key.name));
+            if keys.iter().filter(|(_, other)| other.name == key.name).count() >= LIVE_KEYS {
+                return Err(KeyError::TooManyOfName(key.name));
             }
+            keys.push((hash, key));
         }
         Ok(Self(keys))
     }
@@ -117,7 +123,9 @@ impl Keys {
     /// The key with this secret.
     #[must_use]
     pub fn find(&self, secret: &str) -> Option<&Key> {
-        self.0.get(&hash(secret))
+        let given = hash(secret);
+        // To the end even after a match.
+        self.0.iter().fold(None, |found, (hash, key)| if same(hash, &given) { Some(key) } else { found })
     }
 
     /// How many there are.
@@ -135,8 +143,13 @@ impl Keys {
 
 fn parse_entry(no: usize, entry: &str) -> Result<([u8; 32], Key), KeyError> {
     let mut parts = entry.split(':').map(str::trim);
-    let (Some(name), Some(scopes), Some(hex), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+    let (Some(name), Some(scopes), Some(hex)) = (parts.next(), parts.next(), parts.next()) else {
         return Err(KeyError::Form(no));
+    };
+    let bulk = match (parts.next(), parts.next()) {
+        (None, None) => false,
+        (Some("bulk"), None) => true,
+        _ => return Err(KeyError::Form(no)),
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(plain) {
@@ -148,7 +161,7 @@ fn parse_entry(no: usize, entry: &str) -> Result<([u8; 32], Key), KeyError> {
     scopes.sort_unstable();
     scopes.dedup();
     let hash = unhex(hex).ok_or_else(|| KeyError::Hash(name.to_owned()))?;
-    Ok((hash, Key { name: name.to_owned(), scopes }))
+    Ok((hash, Key { name: name.to_owned(), scopes, bulk }))
 }
 
 fn unhex(raw: &str) -> Option<[u8; 32]> {
@@ -164,6 +177,11 @@ fn unhex(raw: &str) -> Option<[u8; 32]> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Compares in the same time whatever differs.
+fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    a.iter().zip(b).fold(0, |differs, (x, y)| std::hint::black_box(differs | (x ^ y))) == 0
 }
 
 fn hash(secret: &str) -> [u8; 32] {
@@ -194,7 +212,7 @@ mod tests {
         let (secret, entry) = generate("ci", &[Scope::Ops, Scope::Events]).unwrap();
         assert!(!entry.contains(&secret));
         let keys = Keys::parse(&format!(" {entry} ,\n other:devices:{HASH},")).unwrap();
-        let expected = Key { name: "ci".into(), scopes: vec![Scope::Events, Scope::Ops] };
+        let expected = Key { name: "ci".into(), scopes: vec![Scope::Events, Scope::Ops], bulk: false };
         assert_eq!(keys.find(&secret), Some(&expected));
         assert_eq!(keys.find("abc").unwrap().name, "other");
         assert_eq!(keys.find(&format!("{secret} ")), None);
@@ -215,9 +233,38 @@ mod tests {
             assert_eq!(parse(&format!("ci:ops:{bad}")), KeyError::Hash("ci".into()), "{bad:?}");
         }
         let other = HASH.replace("ba", "bb");
-        assert_eq!(parse(&format!("ci:ops:{HASH},ci:ops:{other}")), KeyError::DuplicateName("ci".into()));
+        let third = HASH.replace("ba", "bc");
+        let thrice = format!("ci:ops:{HASH},ci:ops:{other},ci:ops:{third}");
+        assert_eq!(parse(&thrice), KeyError::TooManyOfName("ci".into()));
         assert_eq!(parse(&format!("a:ops:{HASH},b:ops:{HASH}")), KeyError::DuplicateSecret("a".into(), "b".into()));
         assert!(generate("ci", &[]).is_err());
+    }
+
+    #[test]
+    fn two_keys_of_a_name_are_live_while_one_is_exchanged() {
+        let [(old, first), (new, second)] = [(); 2].map(|()| generate("ci", &[Scope::Events]).unwrap());
+        let keys = Keys::parse(&format!("{first},{second}")).unwrap();
+        assert_eq!(keys.find(&old), keys.find(&new));
+        assert!(keys.find(&old).is_some() && Keys::parse(&second).unwrap().find(&old).is_none());
+    }
+
+    #[test]
+    fn a_difference_of_one_bit_anywhere_is_a_difference() {
+        let hash = hash("abc");
+        assert!(same(&hash, &hash));
+        for bit in 0..256 {
+            let mut other = hash;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(!same(&hash, &other), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_key_can_be_for_bulk_work_only() {
+        let (secret, entry) = generate("nightly", &[Scope::Devices]).unwrap();
+        assert!(Keys::parse(&format!("{entry}:bulk")).unwrap().find(&secret).unwrap().bulk);
+        assert_eq!(Keys::parse(&format!("{entry}:urgent")).unwrap_err(), KeyError::Form(1));
+        assert_eq!(Keys::parse(&format!("{entry}:bulk:bulk")).unwrap_err(), KeyError::Form(1));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod backlog;
 mod body;
 mod cancel;
 mod ceiling;
+mod deadline;
 mod devices;
 mod events;
 mod explain;
@@ -16,9 +17,11 @@ mod fanouts;
 mod guard;
 mod import;
 pub mod keys;
+mod measured;
 pub mod openapi;
 mod ops;
 mod path;
+mod pools;
 mod problem;
 mod query;
 mod replay;
@@ -32,10 +35,12 @@ use std::sync::atomic::AtomicU64;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post, put};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use backlog::MaxBacklog;
 pub use keys::{KeyError, Keys, Scope};
+pub use measured::Measured;
 pub use ops::{OpsState, Parts, ops_router};
 pub use problem::Code;
 
@@ -43,7 +48,8 @@ use crate::clock::DbClock;
 use crate::domain::catalogue::{Catalogue, LiveCatalogue};
 use crate::domain::event::{Event, FieldError};
 use crate::domain::ids::{BootId, FanoutId};
-use crate::door::{Gate, Quota};
+use crate::domain::quota::SharedQuota;
+use crate::door::{Cap, Gate, Places, Quota, Shedding};
 use crate::store::{FreezeJob, Store};
 use crate::wire::CeilingAnswer;
 use backlog::Backlog;
@@ -80,6 +86,12 @@ pub struct State {
     pub load: Arc<AtomicU64>,
     /// Cancelled when draining begins: those who wait are answered at once.
     pub draining: CancellationToken,
+    /// Where the fleet's quotas are kept; none = each instance has a share.
+    pub quotas: Option<Arc<dyn SharedQuota>>,
+    /// Live instances: they share the quotas.
+    pub live: watch::Receiver<u32>,
+    /// What is counted.
+    pub measured: Measured,
     /// How much is let in.
     pub limits: Limits,
 }
@@ -87,19 +99,16 @@ pub struct State {
 /// How much is let in.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Requests served at once.
-    pub max_in_flight: u32,
+    /// Requests served at once, by kind.
+    pub places: Places,
     /// Requests per second of one key; 0 = no quota.
     pub requests_per_s_per_key: u32,
-    /// Accepted fan-outs not yet settled.
-    pub max_backlog: u64,
+    /// How much may be accepted and not sent yet.
+    pub max_backlog: MaxBacklog,
 }
 
-/// Imports at once: each may hold a batch of rows in memory and a writer of the database busy.
-const MAX_IMPORTS: u32 = 2;
-
-/// Exports at once: each holds a page of devices in memory.
-const MAX_EXPORTS: u32 = 2;
+/// Bodies that may come in slowly at once, each at most 64 KiB.
+const MAX_SLOW_BODIES: u32 = 256;
 
 /// Long polls at once: each reads its fan-out again about once a second.
 const MAX_POLLS: u32 = 500;
@@ -108,23 +117,24 @@ const MAX_POLLS: u32 = 500;
 struct Api {
     state: State,
     gate: Gate,
-    polls: Gate,
-    imports: Gate,
-    exports: Gate,
+    polls: Cap,
+    slow_bodies: Cap,
+    shedding: Shedding,
     quota: Quota,
     backlog: Backlog,
 }
 
 /// The API's router, to be served by [`crate::door::serve`].
 pub fn router(state: State) -> Router {
-    let Limits { max_in_flight, requests_per_s_per_key, max_backlog } = state.limits;
+    let Limits { places, requests_per_s_per_key, max_backlog } = state.limits;
+    let door = state.measured.door.clone();
     let api = Arc::new(Api {
-        gate: Gate::new(max_in_flight),
-        polls: Gate::new(MAX_POLLS),
-        imports: Gate::new(MAX_IMPORTS),
-        exports: Gate::new(MAX_EXPORTS),
+        gate: Gate::new(places, door.clone()),
+        polls: Cap::new(MAX_POLLS),
+        slow_bodies: Cap::new(MAX_SLOW_BODIES),
+        shedding: Shedding::new(door),
         quota: Quota::new(requests_per_s_per_key),
-        backlog: Backlog::new(max_backlog),
+        backlog: Backlog::new(max_backlog, state.measured.clone()),
         state,
     });
     let open_to = |scopes: &'static [Scope]| from_fn_with_state((Arc::clone(&api), scopes), guard::require);

@@ -58,12 +58,12 @@ parameters are refused: they are misspellings.";
 
 /// What any call may be refused with, before it is looked at.
 const COMMON: [(&str, &str); 7] = [
-    ("400", "`bad_request`: an id in the path is not UTF-8."),
+    ("400", "`bad_request`: an id in the path is not UTF-8, or X-Request-Timeout-Ms is not one whole number."),
     ("401", "`unauthenticated`"),
     ("403", "`forbidden`: the key lacks the scope."),
     ("429", "`quota_exceeded`: more requests than the key's quota."),
     ("500", "`internal`: our fault; the log has more under the request's id."),
-    ("503", "`overloaded`, `database_unavailable`"),
+    ("503", "`overloaded`, `out_of_time`, `database_unavailable`"),
     ("default", "Any other refusal."),
 ];
 

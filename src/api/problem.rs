@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use crate::domain::event::FieldError;
 use crate::door::gate::retry_after_s;
 use crate::store::StoreError;
-use crate::wire::{FieldProblem, ImportAnswer, Problem};
+use crate::wire::{FieldProblem, ImportAnswer, Problem, QuotaLimit};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $status:literal $code:literal $title:literal $retryable:literal,)+) => {
@@ -99,12 +99,14 @@ codes! {
     /// The body of an import is no file of its format; `import` says what it seems to be.
     UnreadableFile = 422 "unreadable_file" "The file cannot be read as what it was sent as" false,
     /// The event's usefulness has passed.
-    TooLate = 422 "too_late" "The event came too late to be useful" false,
+    EventTooLate = 422 "event_too_late" "The event came too late to be useful" false,
     /// The key made more requests than its quota.
     QuotaExceeded = 429 "quota_exceeded" "The key's quota is used up" true,
     /// As many requests in flight as this instance serves at once.
     Overloaded = 503 "overloaded" "The instance is at its limit" true,
-    /// As many fan-outs wait as are kept waiting.
+    /// The caller's time is too short for an answer, or was up before there was one.
+    OutOfTime = 503 "out_of_time" "The caller's time is too short" true,
+    /// As much waits to be sent as is kept waiting.
     BacklogFull = 503 "backlog_full" "Too many fan-outs wait already" true,
     /// The database does not answer.
     DatabaseUnavailable = 503 "database_unavailable" "The database does not answer" true,
@@ -120,13 +122,14 @@ pub(super) struct Refusal {
     retry_after_s: Option<u64>,
     errors: Vec<FieldProblem>,
     import: Option<Box<ImportAnswer>>,
+    quota: Option<QuotaLimit>,
 }
 
 impl Refusal {
     /// With a `Retry-After` of 1 to 3 s when overload or an outage is the reason.
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = (code.status() == 503).then(retry_after_s);
-        Self { code, detail: detail.into(), retry_after_s, errors: Vec::new(), import: None }
+        Self { code, detail: detail.into(), retry_after_s, errors: Vec::new(), import: None, quota: None }
     }
 
     /// Fields are at fault.
@@ -160,6 +163,12 @@ impl Refusal {
         self
     }
 
+    /// Which quota is used up.
+    pub(super) fn quota(mut self, limit: QuotaLimit) -> Self {
+        self.quota = Some(limit);
+        self
+    }
+
     /// Our own fault. What is wrong is logged here, once, and not told to the caller.
     pub(super) fn internal(what: &str) -> Self {
         tracing::error!(target: "fanfare::api", error = what, "request failed");
@@ -189,7 +198,7 @@ impl From<StoreError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Self { code, detail, retry_after_s, errors, import } = self;
+        let Self { code, detail, retry_after_s, errors, import, quota } = self;
         let problem = Problem {
             kind: "about:blank".to_owned(),
             title: code.title().to_owned(),
@@ -200,9 +209,12 @@ impl IntoResponse for Refusal {
             retry_after_s,
             errors,
             import,
+            quota,
         };
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(problem)).into_response();
+        // For who counts: the guard does not read bodies.
+        response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = retry_after_s {

@@ -224,7 +224,7 @@ fn hand_over(api: &Api, freeze: &FreezeJob, parent: FanoutId) {
         (status = 409, description = "`fanout_not_paused`"),
         (status = 413, description = "`body_too_large`"),
         (status = 415, description = "`unsupported_media_type`"),
-        (status = 422, description = "`invalid`, `too_late`: its deadline is past; replay it instead."),
+        (status = 422, description = "`invalid`, `event_too_late`: its deadline is past; replay it instead."),
     ),
     security(("key" = ["ops"])))]
 pub(super) async fn resume(
@@ -239,7 +239,7 @@ pub(super) async fn resume(
     if view.state == FanoutState::Paused && late_ms >= 0 {
         let detail =
             format!("its deadline was {} s ago, and it ends by itself; when it has, replay it", late_ms / 1000);
-        return Err(Refusal::new(Code::TooLate, detail));
+        return Err(Refusal::new(Code::EventTooLate, detail));
     }
     let left = view.kin.max_attempts.unwrap_or(0).saturating_sub(view.counters.attempts);
     // What was saved by a throttle is still to be spent.

@@ -12,14 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::bridge::{self, Watched};
 use super::credentials::{self, Access};
 use super::open::{CONNECT_TIMEOUT, Inputs, ceiling_settings, open_store, unavailable};
-use super::{App, BuildError, Workers};
+use super::{App, BuildError, Workers, limits};
 use crate::api::{self, Keys};
 use crate::ceiling::{Ceiling, GrantRun};
 use crate::clock::DbClock;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
-use crate::door;
 use crate::fanout::claim::{Claimer, Doubt, Floor};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
@@ -72,6 +71,9 @@ impl App {
             draining: CancellationToken::new(),
         };
         let ledger = LedgerMetrics::register(&mut metrics);
+        let measured = api::Measured::register(&mut metrics);
+        let live = watched.live.clone();
+        let quotas = limits::quotas(&config, &base.access.project)?;
         let ops_state = bridge::ops(metrics, watched.clone());
 
         let wires = Wires { to_sender, clock, tokens, watched };
@@ -94,13 +96,12 @@ impl App {
             keys: Arc::new(base.keys),
             load: hands.load(),
             draining: wires.watched.draining,
-            limits: api::Limits {
-                max_in_flight: config.api.max_in_flight,
-                requests_per_s_per_key: config.api.requests_per_s_per_key,
-                max_backlog: config.api.max_backlog,
-            },
+            quotas,
+            live,
+            measured,
+            limits: limits::of_api(&config),
         };
-        let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
+        let limits = limits::of_listener(&config, &state.measured);
         let grace = Duration::from_millis(config.drain.grace_ms);
         let (store, boot, token) = (base.store, base.boot, wires.watched.token);
         Ok(Self { api, ops, addrs, limits, state, ops_state, store, boot, token, workers, grace })

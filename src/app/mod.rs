@@ -8,6 +8,7 @@
 mod bridge;
 mod build;
 mod credentials;
+mod limits;
 mod open;
 mod reload;
 
@@ -139,7 +140,8 @@ impl App {
         let grace = self.grace;
         let draining = self.state.draining.clone();
         let ops_stop = CancellationToken::new();
-        let ops = tokio::spawn(door::serve(self.ops, api::ops_router(self.ops_state), self.limits, ops_stop.clone()));
+        let ops_limits = door::Limits { connections: Default::default(), ..self.limits.clone() };
+        let ops = tokio::spawn(door::serve(self.ops, api::ops_router(self.ops_state), ops_limits, ops_stop.clone()));
         let api = tokio::spawn(door::serve(self.api, api::router(self.state), self.limits, draining.clone()));
         let mut running = Running::start(self.workers, Arc::clone(&self.store));
         let early = running.until(&shutdown).await;

@@ -83,7 +83,8 @@ pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, BuildError> {
     let database = &config.database;
     match database.engine() {
         Some(Engine::Postgres) => {
-            let store = PostgresStore::connect(&database.url, database.max_connections).map_err(unavailable)?;
+            let store = PostgresStore::connect_with(&database.url, database.max_connections, database.for_events())
+                .map_err(unavailable)?;
             Ok(Arc::new(store))
         }
         Some(Engine::Sqlite(path)) => Ok(Arc::new(SqliteStore::open(&path).await.map_err(unavailable)?)),

@@ -23,6 +23,7 @@ use charger::Charger;
 use feeder::Feeder;
 use source::{InForce, Source};
 
+pub use quotas::Quotas;
 pub use redis::RedisAway;
 
 mod board;
@@ -34,6 +35,7 @@ mod feeder;
 mod lane;
 mod link;
 pub mod pace;
+mod quotas;
 mod redis;
 mod report;
 mod source;

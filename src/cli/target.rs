@@ -79,7 +79,7 @@ impl Target {
             ClientError::Refused(problem) => {
                 let said = format!("{}{}", told(&problem), self.hint(&problem));
                 match (problem.status, problem.code.as_str()) {
-                    (429, _) | (503, "overloaded" | "backlog_full") => Failure::Paused(said),
+                    (429, _) | (503, "overloaded" | "backlog_full" | "out_of_time") => Failure::Paused(said),
                     (503, _) => Failure::Unavailable(said),
                     _ => Failure::Runtime(said),
                 }
@@ -136,6 +136,7 @@ mod tests {
             retryable: true,
             retry_after_s: Some(2),
             import: None,
+            quota: None,
             errors: vec![FieldProblem { field: "/type".into(), problem: "\u{1b}[31mbad".into() }],
         }))
     }

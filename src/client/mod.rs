@@ -1,14 +1,19 @@
 //! Owns the client of our own API, for the command line and the demonstration.
 //! Must never know: the server's insides; it sees what any caller sees.
 
+mod again;
 mod bulk;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use bulk::Pieces;
 use reqwest::{Method, RequestBuilder, Response, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use again::Budget;
 
 use crate::wire::{
     CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
@@ -17,6 +22,9 @@ use crate::wire::{
 
 /// Longest wait for an answer beyond what was asked to be waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tells the service how long we shall wait, so that it need not do what nobody waits for.
+const TIMEOUT_HEADER: &str = "x-request-timeout-ms";
 
 /// Why a call brought nothing.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +63,8 @@ pub struct Client {
     base: Url,
     key: SecretString,
     http: reqwest::Client,
+    /// Shared by all clones: they load the same service.
+    budget: Arc<Budget>,
 }
 
 impl Client {
@@ -78,15 +88,16 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|fault| ClientError::Setup(causes(&fault)))?;
-        Ok(Self { base, key, http })
+        Ok(Self { base, key, http, budget: Arc::default() })
     }
 
-    /// Posts an event; `true` = an identical one was accepted before.
+    /// Posts an event; `true` = an identical one was accepted before. Posts it again, for half a minute at most, when it
+    /// was refused for now or the answer was lost: its id makes that harmless.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`ClientError`] of the last try.
     pub async fn post_event(&self, event: &EventRequest) -> Result<(EventAccepted, bool), ClientError> {
-        let response = self.answer(self.request(Method::POST, &["events"]).json(event)).await?;
+        let response = self.persistently(|| self.request(Method::POST, &["events"]).json(event)).await?;
         let repeat = response.status() == reqwest::StatusCode::OK;
         Ok((read(response).await?, repeat))
     }
@@ -230,15 +241,48 @@ impl Client {
         read(self.answer(request).await?).await
     }
 
-    async fn answer(&self, request: RequestBuilder) -> Result<Response, ClientError> {
-        let response = request.send().await.map_err(|fault| unreachable(&fault))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
+    /// Sends what may be sent any number of times until it is answered, it is no use, time is up, or too much of what we
+    /// send is repeats. A service that is not there at all is told at once: somebody may have mistyped its address.
+    async fn persistently(&self, request: impl Fn() -> RequestBuilder) -> Result<Response, ClientError> {
+        let until = Instant::now() + PATIENCE;
+        self.budget.earn();
+        let mut n = 0;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timed = request().timeout(left).header(TIMEOUT_HEADER, left.as_millis().to_string());
+            let (asked, fault) = match timed.send().await {
+                Ok(response) => match well(response).await {
+                    Err(fault) => (again::worth_it(&fault), fault),
+                    Ok(response) => return Ok(response),
+                },
+                Err(fault) => (lost(&fault).then_some(Duration::ZERO), unreachable(&fault)),
+            };
+            let pause = asked.map(|asked| again::pause(n, asked, rand::random()));
+            let Some(pause) = pause.filter(|pause| Instant::now() + *pause < until && self.budget.spend()) else {
+                return Err(fault);
+            };
+            tokio::time::sleep(pause).await;
+            n += 1;
         }
-        let problem = response.json().await.map_err(|_| ClientError::Strange { status: status.as_u16() })?;
-        Err(ClientError::Refused(Box::new(problem)))
     }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        well(request.send().await.map_err(|fault| unreachable(&fault))?).await
+    }
+}
+
+async fn well(response: Response) -> Result<Response, ClientError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let problem = response.json().await.map_err(|_| ClientError::Strange { status: status.as_u16() })?;
+    Err(ClientError::Refused(Box::new(problem)))
+}
+
+/// It may have been done, but its answer did not come.
+fn lost(fault: &reqwest::Error) -> bool {
+    !fault.is_connect() && !fault.is_builder() && !fault.is_timeout()
 }
 
 async fn read<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {

@@ -28,6 +28,7 @@ const RULES: &[Rule] = &[
     project_could_exist,
     metadata_is_a_host,
     lent_fit_slots,
+    events_leave_connections,
     stall_is_before_timeout,
     quota_is_safe,
     filter_parses,
@@ -128,6 +129,12 @@ fn lent_fit_slots(config: &Config) -> Broken {
     broken(lent > slots, "fcm.lent_slots", fault, "lend at most all of them; -1 lends half")
 }
 
+fn events_leave_connections(config: &Config) -> Broken {
+    let (events, all) = (config.database.ingest_connections, config.database.max_connections);
+    let fault = format!("{events} connections for events leave none of database.max_connections ({all}) for all else");
+    broken(events >= all, "database.ingest_connections", fault, "lower it; 0 takes three eighths of them")
+}
+
 fn stall_is_before_timeout(config: &Config) -> Broken {
     let (stall, timeout) = (config.fcm.stall_after_ms, config.fcm.attempt_timeout_ms);
     let fault =
@@ -219,6 +226,13 @@ mod tests {
         refused(&[("FCM__LENT_SLOTS", "33")], "fcm.lent_slots", "the 32 of fcm.slots");
         taken(&[("FCM__LENT_SLOTS", "32")]);
         taken(&[("FCM__LENT_SLOTS", "0")]);
+    }
+
+    #[test]
+    fn events_may_not_have_every_connection() {
+        refused(&[("DATABASE__INGEST_CONNECTIONS", "16")], "database.ingest_connections", "(16) for all else");
+        taken(&[("DATABASE__INGEST_CONNECTIONS", "15")]);
+        taken(&[("DATABASE__MAX_CONNECTIONS", "1")]);
     }
 
     #[test]

@@ -57,7 +57,8 @@ pub struct Api {
     pub listen: SocketAddr,
     /// `name:scope+scope:sha256hex`, separated by commas.
     pub keys: SecretString,
-    /// Requests served at once; more are answered 503 before body, auth and database.
+    /// Events served at once, 0 = a quarter more than the database takes at once; more are answered 503 before body, auth
+    /// and database.
     pub max_in_flight: u32,
     /// Open connections; more wait in the kernel's queue.
     pub max_connections: u32,
@@ -65,6 +66,10 @@ pub struct Api {
     pub requests_per_s_per_key: u32,
     /// Accepted fan-outs not yet settled; more are answered 503.
     pub max_backlog: u64,
+    /// Recipients that wait before an event, of its class and of more urgent ones; more are answered 503.
+    pub max_backlog_recipients: u64,
+    /// Seconds these take at the pace in force; more are answered 503.
+    pub max_backlog_s: u64,
 }
 
 /// The operations listener: health, metrics.
@@ -81,8 +86,10 @@ pub struct Ops {
 pub struct Database {
     /// `postgres://…` or `sqlite:PATH`. May hold a password.
     pub url: SecretString,
-    /// Connections of the pool on Postgres; SQLite ignores it.
+    /// Connections of the pools on Postgres; SQLite ignores it.
     pub max_connections: u32,
+    /// How many of them serve events only; 0 = three eighths.
+    pub ingest_connections: u32,
 }
 
 /// Where the data is kept.
@@ -95,6 +102,13 @@ pub enum Engine {
 }
 
 impl Database {
+    /// Connections that serve events only.
+    #[must_use]
+    pub fn for_events(&self) -> u32 {
+        let given = if self.ingest_connections == 0 { self.max_connections * 3 / 8 } else { self.ingest_connections };
+        given.max(1)
+    }
+
     /// What the scheme of the URL says; `None` = neither, which [`load`] refuses.
     #[must_use]
     pub fn engine(&self) -> Option<Engine> {

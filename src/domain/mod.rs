@@ -10,6 +10,7 @@ pub mod event;
 pub mod ids;
 pub mod merge;
 pub mod outcome;
+pub mod quota;
 pub mod recipient;
 pub mod retry;
 pub mod subject;

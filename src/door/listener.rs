@@ -22,12 +22,17 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use super::activity::Activity;
+use crate::metrics::Gauge;
 
 /// Bytes of one request's headers; more is answered 431 or resets the stream.
 const MAX_HEADER_BYTES: u32 = 32 * 1024;
 
+/// Streams of one HTTP/2 connection reset by their caller before we looked at them; one more ends the connection. Opening
+/// and resetting without end costs a caller nothing (CVE-2023-44487, "rapid reset").
+const MAX_RESET_STREAMS: usize = 20;
+
 /// Limits of one listener.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Limits {
     /// Open connections; more wait in the kernel's queue.
     pub max_connections: u32,
@@ -40,6 +45,8 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// Longest wait for requests in progress at shutdown.
     pub grace: Duration,
+    /// Counts open connections.
+    pub connections: Gauge,
 }
 
 impl Default for Limits {
@@ -50,6 +57,7 @@ impl Default for Limits {
             first_request: Duration::from_secs(5),
             keep_alive: Duration::from_secs(75),
             grace: Duration::from_secs(5),
+            connections: Gauge::default(),
         }
     }
 }
@@ -74,13 +82,15 @@ where
     let cut = CancellationToken::new();
     let places = Arc::new(Semaphore::new(usize::try_from(limits.max_connections).unwrap_or(Semaphore::MAX_PERMITS)));
     while let Some((stream, place)) = next(&listener, &places, &shutdown).await {
-        let connection = attend(stream, service.clone(), limits, shutdown.clone());
-        let cut = cut.clone();
+        let connection = attend(stream, service.clone(), limits.clone(), shutdown.clone());
+        let (cut, connections) = (cut.clone(), limits.connections.clone());
+        connections.inc();
         open.spawn(async move {
             tokio::select! {
                 () = connection => {}
                 () = cut.cancelled() => {}
             }
+            connections.dec();
             drop(place);
         });
     }
@@ -151,6 +161,7 @@ fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(MAX_HEADER_BYTES)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10));
     builder

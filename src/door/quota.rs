@@ -1,7 +1,7 @@
 //! Owns the quota of one caller: how many requests per second each name may make.
 //! Must never know: how a caller proves its name.
 //!
-//! One token bucket per name, filled at the rate and holding one second of it. Names come from the configured keys
+//! One token bucket per name, filled at this instance's share of the rate and holding one second of it. Names come from the configured keys
 //! only, so the table cannot grow with traffic.
 
 use std::collections::HashMap;
@@ -30,24 +30,27 @@ impl Quota {
         Self { per_s: f64::from(per_s), buckets: Mutex::default() }
     }
 
-    /// Counts one request of `name` at `now`.
+    /// Counts one request of `name` at `now`, when `instances` share the quota.
     ///
     /// # Errors
     /// How long until the next one is allowed. A refused request is not counted.
-    pub fn take(&self, name: &str, now: Instant) -> Result<(), Duration> {
+    pub fn take(&self, name: &str, instances: u32, now: Instant) -> Result<(), Duration> {
         if self.per_s == 0.0 {
             return Ok(());
         }
+        let per_s = self.per_s / f64::from(instances.max(1));
+        // A bucket that cannot hold one whole request would let none through, ever.
+        let most = per_s.max(1.0);
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if !buckets.contains_key(name) {
-            buckets.insert(name.to_owned(), Bucket { level: self.per_s, at: now });
+            buckets.insert(name.to_owned(), Bucket { level: most, at: now });
         }
         let Some(bucket) = buckets.get_mut(name) else { return Ok(()) };
-        let filled = bucket.level + self.per_s * now.saturating_duration_since(bucket.at).as_secs_f64();
-        bucket.level = filled.min(self.per_s);
+        let filled = bucket.level + per_s * now.saturating_duration_since(bucket.at).as_secs_f64();
+        bucket.level = filled.min(most);
         bucket.at = now.max(bucket.at);
         if bucket.level < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - bucket.level) / self.per_s));
+            return Err(Duration::from_secs_f64((1.0 - bucket.level) / per_s));
         }
         bucket.level -= 1.0;
         Ok(())
@@ -62,17 +65,25 @@ mod tests {
     #[test]
     fn each_name_has_its_own_quota() {
         let (quota, now) = (Quota::new(2), Instant::now());
-        assert_eq!(quota.take("a", now), Ok(()));
-        assert_eq!(quota.take("a", now), Ok(()));
-        assert_eq!(quota.take("a", now), Err(Duration::from_millis(500)));
-        assert_eq!(quota.take("b", now), Ok(()));
-        assert_eq!(quota.take("a", now + Duration::from_millis(500)), Ok(()));
+        assert_eq!(quota.take("a", 1, now), Ok(()));
+        assert_eq!(quota.take("a", 1, now), Ok(()));
+        assert_eq!(quota.take("a", 1, now), Err(Duration::from_millis(500)));
+        assert_eq!(quota.take("b", 1, now), Ok(()));
+        assert_eq!(quota.take("a", 1, now + Duration::from_millis(500)), Ok(()));
     }
 
     #[test]
     fn zero_means_no_quota() {
         let (quota, now) = (Quota::new(0), Instant::now());
-        assert!((0..10_000).all(|_| quota.take("a", now).is_ok()));
+        assert!((0..10_000).all(|_| quota.take("a", 1, now).is_ok()));
+    }
+
+    #[test]
+    fn instances_share_a_quota_and_a_small_share_is_still_one() {
+        let (quota, start) = (Quota::new(2), Instant::now());
+        let taken = (0..4_000).filter(|ms| quota.take("a", 8, start + Duration::from_millis(*ms)).is_ok()).count();
+        assert_eq!(taken, 1, "a quarter of a request per second, and one to begin with");
+        assert!(quota.take("a", 8, start + Duration::from_millis(4_001)).is_ok());
     }
 
     proptest! {
@@ -84,12 +95,12 @@ mod tests {
             let (mut now, mut taken) = (start, 0_u32);
             for gap in gaps {
                 now += Duration::from_millis(gap);
-                match quota.take("a", now) {
+                match quota.take("a", 1, now) {
                     Ok(()) => taken += 1,
                     Err(wait) => {
-                        prop_assert!(quota.take("a", now + wait / 2).is_err());
+                        prop_assert!(quota.take("a", 1, now + wait / 2).is_err());
                         now += wait + Duration::from_micros(1);
-                        prop_assert!(quota.take("a", now).is_ok());
+                        prop_assert!(quota.take("a", 1, now).is_ok());
                         taken += 1;
                     }
                 }

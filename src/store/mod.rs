@@ -23,8 +23,12 @@ mod replay;
 pub mod sqlite;
 mod upkeep;
 mod verdicts;
+mod waiting;
+
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::derived::{PauseReason, Source};
@@ -36,6 +40,7 @@ pub use records::*;
 pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
 pub use upkeep::{NewSweep, Purge, SweepBegun, SweepEnd};
 pub use verdicts::{Ruling, Withheld, many_foreign};
+pub use waiting::Waiting;
 
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -83,7 +88,13 @@ pub trait Store: Send + Sync + 'static {
     /// A second post of the same id answers [`Accepted::Repeat`] or [`Accepted::Conflict`]. The same news under another
     /// id while the first fan-out is not over is [`Accepted::Duplicate`]. What an event supersedes is stopped in the same
     /// transaction; of an event and its correction whichever comes second finds the other.
-    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError>;
+    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
+        self.accept_by(boot, new, Instant::now() + PATIENT).await
+    }
+
+    /// The same for a caller in a hurry: [`StoreError::Unavailable`] when the write could not begin by `start_by`. One
+    /// that began goes on to its end.
+    async fn accept_by(&self, boot: BootId, new: NewFanout, start_by: Instant) -> Result<Accepted, StoreError>;
 
     /// The fan-out an event id was accepted as, with the event's content hash.
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError>;
@@ -192,8 +203,8 @@ pub trait Store: Send + Sync + 'static {
     /// fan-out. Looks at a logarithm of the chunks, however many recipients there are.
     async fn explain(&self, id: FanoutId, device: DeviceId) -> Result<Option<Explained>, StoreError>;
 
-    /// Number of accepted fan-outs not yet settled.
-    async fn backlog(&self) -> Result<u64, StoreError>;
+    /// What is accepted and not done yet, on all instances.
+    async fn backlog(&self) -> Result<Waiting, StoreError>;
 
     /// One small step of retention, if no other instance is at it: fan-outs that were settled longer than `keep_ms` ago,
     /// that are reported and from which none derives, with all their rows and their events; traces of devices deleted
@@ -239,6 +250,12 @@ pub trait Store: Send + Sync + 'static {
     /// Waits for what was handed to the database, then closes it.
     async fn close(&self);
 }
+
+/// An event waits this long for its write to begin, and no longer: its caller is better told to come again.
+pub const ACCEPT_WITHIN: Duration = Duration::from_millis(250);
+
+/// The same for who is in no hurry: as long as any call may take.
+const PATIENT: Duration = Duration::from_secs(12);
 
 /// Time an accepted freeze has to reach the freezer of its own instance, ms.
 pub const HANDOVER_MS: i64 = 2_000;

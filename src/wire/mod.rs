@@ -19,7 +19,7 @@ pub use event::{EventAccepted, EventRequest, SupersedesRequest};
 pub use explain::{ExplainedDevice, Explanation};
 pub use fanout::{CeilingAnswer, Fanout, FanoutCeiling, FanoutList};
 pub use follow::FollowEntry;
-pub use problem::{FieldProblem, Problem};
+pub use problem::{FieldProblem, Problem, QuotaLimit};
 pub use read::{ReadError, read};
 pub use replay::{ReplayAnswer, ReplayRequest, ResumeRequest};
 pub use sweep::{Sweep, SweepRequest};

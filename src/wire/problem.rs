@@ -36,6 +36,21 @@ pub struct Problem {
     /// What an import had done when it was refused or stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Box<ImportAnswer>>,
+    /// Which quota is used up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaLimit>,
+}
+
+/// A quota: `limit` requests in `window_s` for all that counts as `scope`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"limit": 50, "window_s": 1, "scope": "key:backend"}))]
+pub struct QuotaLimit {
+    /// Requests.
+    pub limit: u64,
+    /// In this time, seconds.
+    pub window_s: u64,
+    /// Who shares it: `key:` and the key's name.
+    pub scope: String,
 }
 
 /// One field at fault.

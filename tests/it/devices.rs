@@ -281,7 +281,9 @@ async fn an_import_that_loses_its_database_says_how_far_it_came() {
 #[tokio::test]
 async fn imports_have_a_limit_of_their_own_and_kinds_they_read() {
     for_each_store(async |store| {
-        let adjust = |state: &mut api::State| state.limits.max_in_flight = 1;
+        let adjust = |state: &mut api::State| {
+            (state.limits.places.read, state.limits.places.bulk) = (1, 2);
+        };
         let service = Service::start_with(&store, adjust, door::Limits::default()).await;
         for kind in ["application/json", "text/plain"] {
             let other = refused(service.import(kind, "x").await, 415, "unsupported_media_type").await;

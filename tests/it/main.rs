@@ -25,6 +25,7 @@ mod explain;
 mod faults;
 mod fcm_client;
 mod hostile;
+mod ingest;
 mod layering;
 mod lease;
 mod many;

@@ -115,6 +115,7 @@ fn every_example_is_of_its_type_and_fits_its_schema() {
             "ImportAnswer" => parses::<wire::ImportAnswer>(example),
             "Reject" => parses::<wire::Reject>(example),
             "Problem" => parses::<wire::Problem>(example),
+            "QuotaLimit" => parses::<wire::QuotaLimit>(example),
             "SweepRequest" => parses::<wire::SweepRequest>(example),
             "Sweep" => parses::<wire::Sweep>(example),
             "FieldProblem" => parses::<wire::FieldProblem>(example),

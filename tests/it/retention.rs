@@ -149,7 +149,9 @@ async fn beside_sending(database: Database, run: &'static str) {
     let mut late = goal(&old, &old, 60);
     late.occurred_at = "2026-01-01T00:00:00Z".to_owned();
     match third.client.post_event(&late).await {
-        Err(ClientError::Refused(problem)) => assert_eq!((problem.status, problem.code.as_str()), (422, "too_late")),
+        Err(ClientError::Refused(problem)) => {
+            assert_eq!((problem.status, problem.code.as_str()), (422, "event_too_late"))
+        }
         other => panic!("{other:?}"),
     }
     // Stopped when it is done, or in the middle: whoever comes next goes on.

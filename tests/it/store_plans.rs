@@ -63,8 +63,13 @@ mod sqlite {
             "SCAN json_each",
             "SCAN sqlite_sequence",
         ];
-        const PARTIAL: [&str; 4] =
-            ["INDEX chunk_owned", "INDEX fanout_live_sweep", "INDEX fanout_open", "INDEX fanout_unreported"];
+        const PARTIAL: [&str; 5] = [
+            "INDEX chunk_open",
+            "INDEX chunk_owned",
+            "INDEX fanout_live_sweep",
+            "INDEX fanout_open",
+            "INDEX fanout_unreported",
+        ];
         SMALL.iter().any(|table| step.starts_with(table)) || PARTIAL.iter().any(|index| step.ends_with(index))
     }
 

@@ -14,6 +14,7 @@ mod flush;
 mod freeze;
 mod frozen;
 mod import;
+mod ingest;
 mod instance;
 mod pool;
 mod purge;
@@ -31,17 +32,19 @@ use async_trait::async_trait;
 use secrecy::SecretString;
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
+use tokio::time::Instant;
 
 use self::call::Lane;
 use self::fault::{Fault, explain};
+use self::ingest::Ingest;
 use super::detached::detached;
 use super::records::{
     Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
     FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
 use super::{
-    CancelReply, Explained, FrozenPage, NewReplay, NewSweep, Purge, ReplayReply, ResumeReply, Store, StoreError,
-    SweepBegun, SweepEnd,
+    ACCEPT_WITHIN, CancelReply, Explained, FrozenPage, NewReplay, NewSweep, Purge, ReplayReply, ResumeReply, Store,
+    StoreError, SweepBegun, SweepEnd, Waiting,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::derived::{PauseReason, Source};
@@ -53,23 +56,35 @@ pub use statements::STATEMENTS;
 /// The store on Postgres 14 or newer (`bit_count`).
 pub struct PostgresStore {
     options: PgConnectOptions,
-    /// For everything but facts.
+    /// For everything but events and facts.
     main: Lane,
+    /// For events.
+    ingest: Ingest,
     /// For facts and heartbeats: a lease or an outcome must not wait behind reads and accepts.
     facts: Lane,
 }
 
 impl PostgresStore {
-    /// Prepares both pools; the first call connects, and [`Store::ready`] is the one that tells whether all is well.
-    /// Two connections more than `max_connections` are used, for facts.
+    /// Prepares the pools; the first call connects, and [`Store::ready`] is the one that tells whether all is well.
+    /// Two connections more than `max_connections` are used, for facts. Three eighths are for events.
     ///
     /// # Errors
     /// [`StoreError::Statement`] when the URL does not parse; the text holds nothing of it.
     pub fn connect(url: &SecretString, max_connections: u32) -> Result<Self, StoreError> {
+        Self::connect_with(url, max_connections, max_connections * 3 / 8)
+    }
+
+    /// The same with this many of `max_connections` for events; at least one is, and one for all else.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::connect`].
+    pub fn connect_with(url: &SecretString, max_connections: u32, for_events: u32) -> Result<Self, StoreError> {
         let options = pool::options(url)?;
-        let main = Lane { pool: pool::main(options.clone(), max_connections), limit: call::LIMIT };
+        let lane = |connections: u32| Lane { pool: pool::main(options.clone(), connections), limit: call::LIMIT };
+        let main = lane(max_connections.saturating_sub(for_events).max(1));
+        let ingest = Ingest::new(lane(for_events.max(1)), for_events.max(1));
         let facts = Lane { pool: pool::facts(options.clone()), limit: call::LIMIT };
-        Ok(Self { options, main, facts })
+        Ok(Self { options, main, ingest, facts })
     }
 
     /// Sets how long a call may take once it has a connection, instead of 12 s. A settle may take a minute more, and a
@@ -77,6 +92,7 @@ impl PostgresStore {
     #[must_use]
     pub fn limited_to(mut self, limit: Duration) -> Self {
         self.main.limit = limit;
+        self.ingest.lane.limit = limit;
         self.facts.limit = limit;
         self
     }
@@ -86,6 +102,14 @@ impl PostgresStore {
 macro_rules! on {
     ($lane:expr, $operation:literal, |$conn:ident| $call:expr) => {
         detached($lane.clone().call($operation, async move |$conn: &mut PgConnection| $call.await)).await
+    };
+}
+
+/// The same on the lane of events, for a call whose turn has to come by then.
+macro_rules! on_ingest {
+    ($store:expr, $operation:literal, $start_by:expr, |$conn:ident| $call:expr) => {
+        detached($store.ingest.clone().call($operation, $start_by, async move |$conn: &mut PgConnection| $call.await))
+            .await
     };
 }
 
@@ -116,12 +140,12 @@ impl Store for PostgresStore {
         on!(self.facts, "leave", |conn| instance::leave(conn, boot))
     }
 
-    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
-        on!(self.main, "accept", |conn| accept::accept(conn, boot, &new))
+    async fn accept_by(&self, boot: BootId, new: NewFanout, start_by: Instant) -> Result<Accepted, StoreError> {
+        on_ingest!(self, "accept", start_by, |conn| accept::accept(conn, boot, &new))
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
-        on!(self.main, "seen", |conn| accept::seen(conn, &id))
+        on_ingest!(self, "seen", Instant::now() + ACCEPT_WITHIN, |conn| accept::seen(conn, &id))
     }
 
     async fn take_freezes(
@@ -229,8 +253,8 @@ impl Store for PostgresStore {
         on!(self.main, "explain", |conn| explain::explain(conn, id, &device))
     }
 
-    async fn backlog(&self) -> Result<u64, StoreError> {
-        on!(self.main, "backlog", |conn| reads::backlog(conn))
+    async fn backlog(&self) -> Result<Waiting, StoreError> {
+        on_ingest!(self, "backlog", Instant::now() + ACCEPT_WITHIN, |conn| reads::backlog(conn))
     }
 
     async fn purge(&self, boot: BootId, keep_ms: i64) -> Result<Purge, StoreError> {
@@ -283,6 +307,7 @@ impl Store for PostgresStore {
 
     async fn close(&self) {
         self.main.pool.close().await;
+        self.ingest.lane.pool.close().await;
         self.facts.pool.close().await;
     }
 }

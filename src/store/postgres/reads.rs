@@ -12,7 +12,7 @@ use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::store::damaged::warn_of_fanouts;
 use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView, Kin, StoreError, Swept};
+use crate::store::{FanoutQuery, FanoutView, Kin, StoreError, Swept, Waiting};
 
 pub(super) const JOB: &str =
     concat!("SELECT ", job_columns!(), " FROM fanout f JOIN event e ON e.event_id = f.event_id WHERE f.id = $1");
@@ -55,6 +55,7 @@ UNION ALL SELECT 'failure', x.outcome, count(*) FROM failure x JOIN k ON k.chunk
 pub(super) const PARTS: &str = "SELECT counters FROM fanout_part WHERE fanout_id = $1 ORDER BY boot_id";
 
 pub(super) const BACKLOG: &str = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
+pub(super) const OPEN_CHUNKS: &str = "SELECT class, count(*) FROM chunk WHERE state = 0 GROUP BY class";
 
 /// Both sweeps take the oldest 100: a caller sweeps again. Of a cancelled fan-out only what is in hand is waited for.
 pub(super) const COMPLETE: &str = "
@@ -223,9 +224,14 @@ pub(super) async fn parts(conn: &mut PgConnection, id: FanoutId) -> Result<(Part
     Ok((merged, count("instances", texts.len() as i64)?))
 }
 
-pub(super) async fn backlog(conn: &mut PgConnection) -> Result<u64, Fault> {
+pub(super) async fn backlog(conn: &mut PgConnection) -> Result<Waiting, Fault> {
     let n: i64 = sqlx::query_scalar(BACKLOG).fetch_one(&mut *conn).await?;
-    count("backlog", n)
+    let rows: Vec<(i16, i64)> = sqlx::query_as(OPEN_CHUNKS).fetch_all(&mut *conn).await?;
+    let open = |(class, n): (i16, i64)| Ok((Class::from_code(class)?, count("open chunks", n)?));
+    Ok(Waiting {
+        fanouts: count("backlog", n)?,
+        open_chunks: rows.into_iter().map(open).collect::<Result<_, Fault>>()?,
+    })
 }
 
 pub(super) async fn sweep(conn: &mut PgConnection, older_than_ms: i64) -> Result<Swept, Fault> {

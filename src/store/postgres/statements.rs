@@ -101,6 +101,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("reads.FACTS", reads::FACTS),
     ("reads.PARTS", reads::PARTS),
     ("reads.BACKLOG", reads::BACKLOG),
+    ("reads.OPEN_CHUNKS", reads::OPEN_CHUNKS),
     ("reads.COMPLETE", reads::COMPLETE),
     ("reads.UNREPORTED", reads::UNREPORTED),
     ("reads.MARK_REPORTED", reads::MARK_REPORTED),

@@ -34,12 +34,13 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::{SqliteConnection, SqlitePool};
+use tokio::time::Instant;
 
 use super::detached::detached;
 use super::{
     Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage,
     FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay, Purge,
-    PutDevice, ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept,
+    PutDevice, ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept, Waiting,
 };
 use super::{NewSweep, SweepBegun, SweepEnd};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
@@ -117,8 +118,8 @@ impl Store for SqliteStore {
         self.writer.run(8, move |c| lease::leave(c, boot).boxed()).await
     }
 
-    async fn accept(&self, boot: BootId, new: NewFanout) -> Result<Accepted, StoreError> {
-        self.writer.run(3, move |c| accept::accept(c, boot, new).boxed()).await
+    async fn accept_by(&self, boot: BootId, new: NewFanout, start_by: Instant) -> Result<Accepted, StoreError> {
+        self.writer.run(3, move |c| accept::accept_by(c, boot, new, start_by).boxed()).await
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
@@ -235,7 +236,7 @@ impl Store for SqliteStore {
         self.read(move |c| explain::explain(c, id, device).boxed()).await
     }
 
-    async fn backlog(&self) -> Result<u64, StoreError> {
+    async fn backlog(&self) -> Result<Waiting, StoreError> {
         self.read(|c| settle::backlog(c).boxed()).await
     }
 

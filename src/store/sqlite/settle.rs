@@ -8,13 +8,13 @@ use super::fault::{Answer, Fault, corrupt};
 use super::rows::{code, count, now_ms, to_json};
 use super::sql;
 use super::view::{Counts, FanoutRow, count_facts, fanout};
-use crate::domain::batch::{FanoutKind, FanoutState};
+use crate::domain::batch::{Class, FanoutKind, FanoutState};
 use crate::domain::ids::FanoutId;
 use crate::domain::recipient::Platform;
 use crate::store::damaged::warn_of_fanouts;
 use crate::store::facts::Snapshot;
 use crate::store::verdicts::{self, ByPlatform, Record, Rulings};
-use crate::store::{FanoutView, SettleReply, Settled, StoreError, Swept};
+use crate::store::{FanoutView, SettleReply, Settled, StoreError, Swept, Waiting};
 
 /// Most fan-outs of each kind one sweep answers.
 const SWEEP_LIMIT: i64 = 100;
@@ -154,8 +154,10 @@ async fn readable(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<Fano
     Ok(views)
 }
 
-/// Number of fan-outs not yet settled.
-pub(super) async fn backlog(conn: &mut SqliteConnection) -> Answer<u64> {
-    let open: i64 = query_scalar(sql::BACKLOG).fetch_one(conn).await?;
-    count("backlog", open)
+/// What is accepted and not done yet.
+pub(super) async fn backlog(conn: &mut SqliteConnection) -> Answer<Waiting> {
+    let fanouts: i64 = query_scalar(sql::BACKLOG).fetch_one(&mut *conn).await?;
+    let rows: Vec<(i64, i64)> = query_as(sql::OPEN_CHUNKS_BY_CLASS).fetch_all(conn).await?;
+    let open = |(class, n): (i64, i64)| Ok((code(class, Class::from_code)?, count("open chunks", n)?));
+    Ok(Waiting { fanouts: count("backlog", fanouts)?, open_chunks: rows.into_iter().map(open).collect::<Answer<_>>()? })
 }

@@ -201,7 +201,7 @@ async fn reads_go_on_while_the_writer_is_busy() {
     let store = Arc::new(store);
     store.accept(BootId::fresh(), goal("evt-1")).await.unwrap();
     let gate = hold(&store).await;
-    assert_eq!(store.backlog().await.unwrap(), 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
     assert_eq!(store.fanouts(FanoutQuery { limit: 9, ..FanoutQuery::default() }).await.unwrap().len(), 1);
     gate.send(()).unwrap();
 }
@@ -212,10 +212,10 @@ async fn a_failing_or_panicking_job_undoes_only_itself() {
     let store = Arc::new(store);
     let gate = hold(&store).await;
     let commits = store.write_counts().commits;
-    let before = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    let before = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
     let failing = queued(&store, |c| {
         async move {
-            accept::accept(c, BootId::fresh(), goal("evt-2")).await?;
+            correct::accept(c, BootId::fresh(), goal("evt-2")).await?;
             query("INSERT INTO event SELECT * FROM event").execute(c).await?;
             Ok(())
         }
@@ -224,14 +224,14 @@ async fn a_failing_or_panicking_job_undoes_only_itself() {
     let failing = failing.await;
     let panicking = queued(&store, |c| {
         async move {
-            let accepted = accept::accept(c, BootId::fresh(), goal("evt-3")).await?;
+            let accepted = correct::accept(c, BootId::fresh(), goal("evt-3")).await?;
             assert!(matches!(accepted, Accepted::Conflict(_)), "as tested");
             Ok(())
         }
         .boxed()
     });
     let panicking = panicking.await;
-    let after = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-4")).boxed()).await;
+    let after = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-4")).boxed()).await;
     gate.send(()).unwrap();
 
     assert!(matches!(before.await.unwrap().unwrap(), Accepted::New(_)));
@@ -252,7 +252,7 @@ async fn a_transaction_lost_as_a_whole_fails_all_its_jobs_and_the_next_one_works
     let (_directory, store) = fresh().await;
     let store = Arc::new(store);
     let gate = hold(&store).await;
-    let innocent = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    let innocent = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
     // What SQLite does by itself after some I/O errors.
     let undone = queued(&store, |c| async move { Ok(query("ROLLBACK").execute(c).await.map(|_| ())?) }.boxed()).await;
     gate.send(()).unwrap();
@@ -304,7 +304,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     let (directory, store) = fresh().await;
     let store = Arc::new(store);
     let gate = hold(&store).await;
-    let earlier = queued(&store, |c| accept::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
+    let earlier = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-1")).boxed()).await;
     store.backlog().await.unwrap();
     let mut closing = Box::pin(store.close());
     assert!(futures_util::poll!(closing.as_mut()).is_pending());
@@ -315,7 +315,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     assert!(matches!(store.backlog().await, Err(StoreError::Unavailable(_))));
     assert!(!directory.path().join("fanfare.db-wal").exists(), "all is in the one file");
     let store = open(&place(&directory)).await;
-    assert_eq!(store.backlog().await.unwrap(), 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
 }
 
 #[tokio::test]

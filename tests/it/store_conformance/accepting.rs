@@ -2,7 +2,7 @@
 
 use fanfare::domain::batch::{Class, FanoutKind, FanoutState};
 use fanfare::domain::ids::{BootId, DeviceKey, FanoutId};
-use fanfare::store::Accepted;
+use fanfare::store::{Accepted, StoreError, Waiting};
 
 use super::world::*;
 
@@ -24,7 +24,7 @@ pub async fn twenty_parallel_posts_of_one_event_make_one_fanout(store: Shared) {
     }
     assert_eq!((new.len(), repeated.len()), (1, 19));
     assert!(repeated.iter().all(|id| *id == new[0]));
-    assert_eq!(store.backlog().await.unwrap(), 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
 }
 
 pub async fn the_same_id_with_other_content_conflicts(store: Shared) {
@@ -32,7 +32,7 @@ pub async fn the_same_id_with_other_content_conflicts(store: Shared) {
     let job = accept(&store, boot, "evt", Class::Urgent).await;
     let other = store.accept(boot, posted("evt", Class::Urgent, 2)).await.unwrap();
     assert_eq!(other, Accepted::Conflict(job.job.id));
-    assert_eq!(store.backlog().await.unwrap(), 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
 }
 
 pub async fn an_accepted_event_is_read_back_as_it_was(store: Shared) {
@@ -57,4 +57,30 @@ pub async fn migrating_again_applies_nothing_and_the_store_is_ready(store: Share
     store.ready().await.unwrap();
     let beat = store.heartbeat(BootId::fresh(), 1000).await.unwrap();
     assert_eq!((beat.live_instances, beat.freed_chunks, beat.set_aside), (1, 0, 0));
+}
+
+/// Whose turn comes too late is not written at all: its caller was told to come again.
+pub async fn what_could_not_begin_in_time_is_not_kept(store: Shared) {
+    let boot = instance(&store).await;
+    let late = tokio::time::Instant::now() - std::time::Duration::from_millis(1);
+    let refused = store.accept_by(boot, posted("evt", Class::Urgent, 1), late).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    assert_eq!(store.backlog().await.unwrap(), Waiting::default());
+    assert!(matches!(store.accept(boot, posted("evt", Class::Urgent, 1)).await.unwrap(), Accepted::New(_)));
+}
+
+pub async fn chunks_that_nobody_has_in_hand_are_counted_by_class(store: Shared) {
+    let boot = instance(&store).await;
+    for (id, class, chunks) in [("a", Class::Urgent, 2), ("b", Class::Urgent, 1), ("c", Class::Bulk, 3)] {
+        let keys = followers(&store, id, chunks * 2).await;
+        let job = accept(&store, boot, id, class).await;
+        let step = whole(boot, &job, &keys, &vec![2; chunks]);
+        store.freeze_step(step).await.unwrap();
+    }
+    let mut waiting = store.backlog().await.unwrap();
+    waiting.open_chunks.sort_by_key(|(class, _)| class.code());
+    assert_eq!((waiting.fanouts, waiting.open_chunks), (3, vec![(Class::Urgent, 3), (Class::Bulk, 3)]));
+    let claimed = claim(&store, boot, 3).await;
+    let waiting = store.backlog().await.unwrap().open_chunks;
+    assert_eq!((claimed.len(), waiting), (3, vec![(Class::Bulk, 3)]));
 }

@@ -107,6 +107,8 @@ on_every_engine! {
     accepting::twenty_parallel_posts_of_one_event_make_one_fanout,
     accepting::the_same_id_with_other_content_conflicts,
     accepting::an_accepted_event_is_read_back_as_it_was,
+    accepting::what_could_not_begin_in_time_is_not_kept,
+    accepting::chunks_that_nobody_has_in_hand_are_counted_by_class,
     accepting::migrating_again_applies_nothing_and_the_store_is_ready,
     freezing::a_freeze_goes_on_across_pages_and_ends_in_chunks,
     freezing::a_repeated_step_changes_nothing_and_answers_the_same,

@@ -1,0 +1,12 @@
+-- One request of a caller who may make a number of them per second, by theoretical arrival times (GCRA).
+-- KEYS[1] the caller's time; ARGV[1] microseconds between two requests, ARGV[2] how far ahead the time may be.
+-- Answers 0, or the microseconds until a request is allowed. Works on a replica set: the time is read, then written.
+local t = redis.call('TIME')
+local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
+local every, ahead = tonumber(ARGV[1]), tonumber(ARGV[2])
+local due = tonumber(redis.call('GET', KEYS[1]) or now)
+-- Nothing can be further ahead than a second and a request: the server's clock went back.
+if due < now or due > now + 1000000 + every then due = now end
+if due - now > ahead then return math.ceil(due - now - ahead) end
+redis.call('SET', KEYS[1], string.format('%.0f', due + every), 'PX', 2000 + math.ceil(every / 1000))
+return 0

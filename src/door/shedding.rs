@@ -1,0 +1,108 @@
+//! Owns what is said of requests that are sent away: a count by reason, and one line while it goes on.
+//! Must never know: what was asked for.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::gate::Pool;
+use super::metrics::DoorMetrics;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+        /// Why a request was sent away unserved.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Reason { $($(#[$doc])* $name,)+ }
+
+        impl Reason {
+            /// Every reason.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// Its name in metrics and logs.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Every place is taken, and as many wait as may wait.
+    Full = "full",
+    /// It waited as long as anybody may.
+    Waited = "waited",
+    /// Its caller will have given up before it could be answered.
+    Deadline = "deadline",
+    /// Too much is accepted and not sent yet.
+    Backlog = "backlog",
+    /// The database had no connection, or gave no answer.
+    Database = "database",
+}
+
+/// While requests are sent away, one line in this time: the moment of overload is the worst one to fill a disk.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// Counts and tells.
+#[derive(Debug)]
+pub struct Shedding {
+    metrics: DoorMetrics,
+    said: Mutex<Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    at: Option<Instant>,
+    since: u64,
+}
+
+impl Shedding {
+    /// Counts into `metrics`.
+    #[must_use]
+    pub fn new(metrics: DoorMetrics) -> Self {
+        Self { metrics, said: Mutex::default() }
+    }
+
+    /// One request was sent away.
+    pub fn note(&self, pool: Pool, reason: Reason) {
+        let (pool, reason) = (pool.as_str(), reason.as_str());
+        self.metrics.shed.get_or_create(&[("pool", pool), ("reason", reason)]).inc();
+        if let Some(requests) = self.due(Instant::now()) {
+            tracing::warn!(target: "fanfare::door", requests, pool, reason, "requests are shed");
+        }
+    }
+
+    /// How many were sent away since the last line, when one is due.
+    fn due(&self, now: Instant) -> Option<u64> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.since += 1;
+        if said.at.is_some_and(|at| now.saturating_duration_since(at) < SAY_EVERY) {
+            return None;
+        }
+        said.at = Some(now);
+        Some(std::mem::take(&mut said.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn while_shedding_goes_on_one_line_in_ten_seconds_says_how_many() {
+        let mut registry = Metrics::new();
+        let shedding = Shedding::new(DoorMetrics::register(&mut registry));
+        let start = Instant::now();
+        assert_eq!(shedding.due(start), Some(1), "the first is said at once");
+        for ms in 0..9_999 {
+            assert_eq!(shedding.due(start + Duration::from_millis(ms)), None);
+        }
+        assert_eq!(shedding.due(start + SAY_EVERY), Some(10_000));
+        shedding.note(Pool::Bulk, Reason::Full);
+        let text = registry.render();
+        assert!(text.contains("fanfare_requests_shed_total{pool=\"bulk\",reason=\"full\"} 1"), "{text}");
+        assert!(text.contains("fanfare_requests_shed_total{pool=\"interactive\",reason=\"waited\"} 0"), "{text}");
+    }
+}

@@ -1,0 +1,505 @@
+//! The door in bad weather: hostile and hasty callers over real sockets, each with its expected answer, and others served
+//! all the while.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fanfare::api::{self, Keys, Scope, State};
+use fanfare::ceiling::Quotas;
+use fanfare::client::{Client, ClientError};
+use fanfare::domain::ids::DeviceId;
+use fanfare::domain::quota::SharedQuota;
+use fanfare::door;
+use fanfare::store::Store;
+use fanfare::store::postgres::PostgresStore;
+use fanfare::wire::{EventAccepted, EventRequest};
+use futures_util::future::join_all;
+use reqwest::{Method, StatusCode};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use sqlx::Executor;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::api::{SOON, Service, for_each_store, goal, goal_with, problem, read_until, refused, until, until_closed};
+use crate::harness::postgres::TestDatabase;
+use crate::harness::redis::RedisServer;
+
+/// Hostile connections of one kind at once. `FANFARE_TEST_CONNECTIONS` sets more for a longer run; each takes two file
+/// descriptors.
+fn crowd() -> usize {
+    std::env::var("FANFARE_TEST_CONNECTIONS").map_or(150, |n| n.parse().expect("a number of connections"))
+}
+
+fn set(change: impl FnOnce(&mut api::Limits)) -> impl FnOnce(&mut State) {
+    |state| change(&mut state.limits)
+}
+
+async fn connections(service: &Service, n: usize, opening: &str) -> Vec<TcpStream> {
+    join_all((0..n).map(|_| async {
+        let mut stream = service.raw().await;
+        stream.write_all(opening.as_bytes()).await.unwrap();
+        stream
+    }))
+    .await
+}
+
+fn post(service: &Service, body: &str) -> String {
+    format!("{}{body}", service.post_head(&format!("Content-Length: {}", body.len())))
+}
+
+async fn on_postgres(limits: door::Limits, change: impl FnOnce(&mut State)) -> (TestDatabase, Arc<dyn Store>, Service) {
+    let database = TestDatabase::create().await;
+    let store = Arc::new(PostgresStore::connect(&database.url.clone().into(), 8).unwrap()) as Arc<dyn Store>;
+    store.migrate().await.unwrap();
+    let service = Service::start_with(&store, change, limits).await;
+    (database, store, service)
+}
+
+#[tokio::test]
+async fn a_body_that_comes_slowly_holds_no_place_and_is_taken_in_the_end() {
+    for_each_store(async |store| {
+        let service = Service::start_with(&store, set(|l| l.places.interactive = 1), door::Limits::default()).await;
+        let body = goal("evt-slow").to_string();
+        let (first, rest) = body.split_at(body.len() / 2);
+        let head = service.post_head(&format!("Content-Length: {}", body.len()));
+        let mut slow = connections(&service, crowd(), &format!("{head}{first}")).await;
+        until(async || service.post_event(&goal("evt-quick")).await.status().is_success()).await;
+        for stream in &mut slow {
+            stream.write_all(rest.as_bytes()).await.unwrap();
+        }
+        // They queue for the one place like anybody: some are told to come again.
+        let mut taken = 0;
+        for stream in &mut slow {
+            let answer = read_until(stream, "}").await;
+            let known = ["202 Accepted", "200 OK", "503 Service Unavailable"];
+            assert!(known.iter().any(|status| answer.starts_with(&format!("HTTP/1.1 {status}"))), "{answer}");
+            taken += usize::from(answer.contains("fanout_id"));
+        }
+        assert!(taken > 0);
+        assert_eq!(store.backlog().await.unwrap().fanouts, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_crowd_that_sends_half_a_header_or_nothing_is_dropped_and_others_are_served() {
+    for_each_store(async |store| {
+        let limits = door::Limits { first_request: Duration::from_secs(1), ..door::Limits::default() };
+        let service = Service::start_with(&store, |_| (), limits).await;
+        let begun = Instant::now();
+        let mut crowds = connections(&service, crowd(), "").await;
+        crowds.extend(connections(&service, crowd(), "POST /v1/events HTTP/1.1\r\nHost: x\r\nX-A: ").await);
+        crowds.extend(connections(&service, crowd(), "PRI * HTTP/2.0\r\n\r\nSM").await);
+        assert!(begun.elapsed() < SOON);
+        service.accept("evt-1").await;
+        for stream in crowds {
+            until_closed(stream).await;
+        }
+        service.accept("evt-2").await;
+    })
+    .await;
+}
+
+/// Requests that two parsers could take for different ones, and what none could take for one. The answer is 400, or none;
+/// nothing is kept, and whatever follows on the connection is not read as a request.
+#[tokio::test]
+async fn a_request_that_can_be_read_in_two_ways_is_not_read_at_all() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let smuggled = post(&service, &goal("evt-smuggled").to_string());
+        let body = goal("evt-1").to_string();
+        let n = body.len();
+        let chunked = format!("{n:x}\r\n{body}\r\n0\r\n\r\n");
+        for (head, body) in [
+            ("Transfer-Encoding: chunked, identity".to_owned(), &chunked),
+            ("Transfer-Encoding: identity".to_owned(), &chunked),
+            ("Transfer-Encoding: \x0bchunked".to_owned(), &chunked),
+            ("Transfer-Encoding : chunked".to_owned(), &chunked),
+            (format!("Content-Length: {n}\r\nContent-Length: {}", n + 1), &body),
+            (format!("Content-Length: +{n}"), &body),
+            ("Content-Length: -1".to_owned(), &body),
+            (format!("Content-Length: {n}, {n}1"), &body),
+            ("Content-Length: 99999999999999999999999".to_owned(), &body),
+            (format!("X-A: 1\r\n Content-Length: {n}"), &body),
+            ("Transfer-Encoding: chunked".to_owned(), &format!("0x{n:x}\r\n{body}\r\n0\r\n\r\n")),
+            ("Transfer-Encoding: chunked".to_owned(), &format!("{n:x}\n{body}\n0\n\n")),
+            ("Transfer-Encoding: chunked".to_owned(), &format!("-1\r\n{body}\r\n0\r\n\r\n")),
+            ("Transfer-Encoding: chunked".to_owned(), &format!("ffffffffffffffff1\r\n{body}\r\n0\r\n\r\n")),
+        ] {
+            let mut stream = service.raw().await;
+            stream.write_all(format!("{}{body}", service.post_head(&head)).as_bytes()).await.unwrap();
+            stream.write_all(smuggled.as_bytes()).await.unwrap();
+            let _ = stream.shutdown().await;
+            let answer = until_closed(stream).await;
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{head:?}: {answer}");
+            assert!(answer.matches("HTTP/1.1 ").count() <= 1, "{head:?} was answered twice: {answer}");
+            assert_eq!(store.backlog().await.unwrap().fanouts, 0, "{head:?}");
+        }
+        // Both given: the chunks count, whatever the length says (RFC 9112, 6.3), so that no second request hides in the body.
+        for length in [5, n, n + smuggled.len()] {
+            for order in
+                [["Transfer-Encoding: chunked", "Content-Length: "], ["Content-Length: ", "Transfer-Encoding: chunked"]]
+            {
+                let head =
+                    order.map(|h| if h.ends_with(' ') { format!("{h}{length}") } else { h.to_owned() }).join("\r\n");
+                let mut stream = service.raw().await;
+                stream.write_all(format!("{}{chunked}", service.post_head(&head)).as_bytes()).await.unwrap();
+                let answer = read_until(&mut stream, "fanout_id").await;
+                assert!(answer.starts_with("HTTP/1.1 20"), "{head:?}: {answer}");
+            }
+        }
+        assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+        service.accept("evt-2").await;
+    })
+    .await;
+}
+
+/// What a refusal leaves unread: a small body that has come is passed over, anything else ends the connection.
+#[tokio::test]
+async fn a_refused_request_gives_up_its_connection_unless_its_body_has_come() {
+    for_each_store(async |store| {
+        let service = Service::start_with(&store, set(|l| l.places.interactive = 0), door::Limits::default()).await;
+        let next = "GET /v1/nowhere HTTP/1.1\r\nHost: x\r\n\r\n";
+        let mut whole = service.raw().await;
+        whole.write_all(format!("{}{next}", post(&service, &goal("evt-1").to_string())).as_bytes()).await.unwrap();
+        assert!(read_until(&mut whole, "not_found").await.contains("overloaded"));
+
+        let mut endless = service.raw().await;
+        endless.write_all(service.post_head("Transfer-Encoding: chunked").as_bytes()).await.unwrap();
+        let chunk = format!("8000\r\n{}\r\n", " ".repeat(0x8000));
+        let mut written = 0;
+        let feeding = async {
+            while endless.write_all(chunk.as_bytes()).await.is_ok() {
+                written += chunk.len();
+            }
+        };
+        timeout(SOON, feeding).await.expect("nobody reads an endless body that was refused");
+        assert!(written < 64 << 20, "{written} bytes were taken");
+        assert_eq!(service.get("/v1/ceiling").await.status(), 200);
+    })
+    .await;
+}
+
+/// One frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// CVE-2023-44487: whole streams that begin and end in one packet. The bytes are written by hand, because a decent client
+/// sends nothing of a stream it gave up in time.
+#[tokio::test]
+async fn streams_opened_and_reset_without_end_cost_their_caller_the_connection() {
+    const CALM: u8 = 11;
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(4, 0, 0, &[]));
+        for stream in (1..4_000).step_by(2) {
+            // POST, http, /, and the authority x.
+            bytes.extend(frame(1, 4, stream, &[0x83, 0x86, 0x84, 0x41, 1, b'x']));
+            bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+        }
+        let (mut reader, mut writer) = service.raw().await.into_split();
+        let feeding = tokio::spawn(async move {
+            // The server may hang up in the middle.
+            let _ = writer.write_all(&bytes).await;
+            writer
+        });
+        let mut answer = Vec::new();
+        let _ = timeout(SOON, reader.read_to_end(&mut answer)).await.expect("the connection must end");
+        let _ = feeding.await;
+        let mut rest = &answer[..];
+        let mut goodbye = None;
+        while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = rest {
+            let (payload, next) = payload.split_at(u32::from_be_bytes([0, *a, *b, *c]) as usize);
+            if *kind == 7 {
+                goodbye = payload.get(4..8).map(<[u8]>::to_vec);
+            }
+            rest = next;
+        }
+        assert_eq!(goodbye, Some(vec![0, 0, 0, CALM]), "ENHANCE_YOUR_CALM");
+        service.accept("evt-1").await;
+    })
+    .await;
+}
+
+/// Text that would move a terminal's cursor, end a log line or turn its direction round, in every field that takes text.
+#[tokio::test]
+async fn control_characters_reach_neither_an_answer_nor_a_log_line() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let hostile = "\u{1b}[31mGOAL\u{1b}[0m\r\nlevel=ERROR forged=1\u{202e}\u{0}";
+        let texts = ["/id", "/type", "/match_id", "/occurred_at", "/subjects", "/fields/home", "/fields/score"];
+        for pointer in texts.iter().chain(&["/fields/player", "/fields/minute", "/data/deeplink"]) {
+            let value = if *pointer == "/subjects" { json!([hostile]) } else { json!(hostile) };
+            let response = service.post_event(&goal_with(pointer, value)).await;
+            let status = response.status();
+            let text = response.text().await.unwrap();
+            assert!(status == StatusCode::UNPROCESSABLE_ENTITY || status.is_success(), "{pointer}: {status} {text}");
+            assert!(!text.contains(['\u{1b}', '\r', '\u{0}', '\u{202e}']), "{pointer}: {text:?}");
+        }
+        for header in ["\u{1b}[31m", "a\tb", "x;forged=1"] {
+            let request = format!("GET /v1/ceiling HTTP/1.1\r\nHost: x\r\nX-Request-Id: {header}\r\n\r\n");
+            let mut stream = service.raw().await;
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let answer = timeout(SOON, async {
+                let _ = stream.shutdown().await;
+                until_closed(stream).await
+            });
+            let answer = answer.await.unwrap();
+            assert!(!answer.contains(header), "{answer}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_caller_in_a_hurry_is_refused_at_once_or_answered() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let call = async |ms: &str, id: &str| {
+            let url = format!("http://{}/v1/events", service.addr);
+            let request = reqwest::Client::new().post(url).bearer_auth(service.key("events"));
+            request.header("X-Request-Timeout-Ms", ms).json(&goal(id)).send().await.unwrap()
+        };
+        refused(call("soon", "evt-1").await, 400, "bad_request").await;
+        let hasty = refused(call("0", "evt-1").await, 503, "out_of_time").await;
+        assert!(hasty.retryable && hasty.detail.contains("x-request-timeout-ms"), "{hasty:?}");
+        assert_eq!(store.backlog().await.unwrap().fanouts, 0);
+        assert_eq!(call("60000", "evt-1").await.status(), 202);
+    })
+    .await;
+}
+
+/// A caller is not kept waiting past its time, and what it posted is kept or not, but never half.
+#[tokio::test]
+async fn a_database_that_stalls_costs_a_caller_no_more_than_its_time() {
+    let (database, store, service) = on_postgres(door::Limits::default(), set(|l| l.places.interactive = 2)).await;
+    service.accept("evt-0").await;
+    let mut blocker = database.connection().await;
+    blocker.execute("BEGIN; LOCK TABLE event IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let key = SecretString::from(service.key("events").to_owned());
+    let post = async |id: &str, ms: u64| {
+        let url = format!("http://{}/v1/events", service.addr);
+        let request = reqwest::Client::new().post(url).bearer_auth(secrecy::ExposeSecret::expose_secret(&key));
+        request.header("X-Request-Timeout-Ms", ms.to_string()).json(&goal(id)).send().await.unwrap()
+    };
+    let begun = Instant::now();
+    let both = tokio::join!(post("evt-1", 300), post("evt-2", 300));
+    for answer in [both.0, both.1] {
+        let late = refused(answer, 503, "out_of_time").await;
+        assert!(late.detail.contains("may have been kept"), "{late:?}");
+    }
+    // Both writes are under way still and have their places, so the next is shed without a look at the database.
+    refused(post("evt-3", 5_000).await, 503, "overloaded").await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(service.get("/v1/ceiling").await.status(), 200);
+    blocker.execute("ROLLBACK").await.unwrap();
+    until(async || store.backlog().await.is_ok_and(|waiting| waiting.fanouts == 3)).await;
+    assert_eq!(service.post_event(&goal("evt-3")).await.status(), 202);
+}
+
+/// All connections but those of events are stuck, and events go on.
+#[tokio::test]
+async fn events_have_connections_of_their_own() {
+    let (database, store, service) = on_postgres(door::Limits::default(), |_| ()).await;
+    let device = json!({"user_id": "u1", "token": "tok-1", "platform": "web"});
+    assert!(service.call(Method::PUT, "/v1/devices/d1", device.clone()).await.status().is_success());
+    let mut blocker = database.connection().await;
+    blocker.execute("BEGIN; SELECT 1 FROM device FOR UPDATE").await.unwrap();
+    let stuck: Vec<_> = (0..8)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.delete_device(DeviceId::parse("d1").unwrap()).await })
+        })
+        .collect();
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let mut watcher = database.connection().await;
+    until(async || sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut watcher).await.unwrap() >= 5).await;
+    for n in 0..10 {
+        service.accept(&format!("evt-{n}")).await;
+    }
+    blocker.execute("ROLLBACK").await.unwrap();
+    for call in stuck {
+        // Who waited for a lock or a connection for 2 s was told so.
+        let _ = call.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_key_for_bulk_work_cannot_take_the_places_of_events() {
+    for_each_store(async |store| {
+        let (secret, entry) = api::keys::generate("nightly", &[Scope::Events]).unwrap();
+        let (usual, other) = api::keys::generate("backend", &[Scope::Events]).unwrap();
+        let change = |state: &mut State| {
+            state.keys = Arc::new(Keys::parse(&format!("{entry}:bulk,{other}")).unwrap());
+            state.limits.places.bulk = 0;
+        };
+        let service = Service::start_with(&store, change, door::Limits::default()).await;
+        let post = async |key: &str| {
+            let url = format!("http://{}/v1/events", service.addr);
+            reqwest::Client::new().post(url).bearer_auth(key).json(&goal("evt-1")).send().await.unwrap()
+        };
+        refused(post(&secret).await, 503, "overloaded").await;
+        assert_eq!(post(&usual).await.status(), 202);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_used_up_quota_names_its_limit_and_is_counted_by_key() {
+    for_each_store(async |store| {
+        let mut registry = fanfare::metrics::Metrics::new();
+        let measured = api::Measured::register(&mut registry);
+        let change = |state: &mut State| {
+            state.limits.requests_per_s_per_key = 1;
+            state.measured = measured;
+        };
+        let service = Service::start_with(&store, change, door::Limits::default()).await;
+        service.get("/v1/ceiling").await;
+        let over = refused(service.get("/v1/ceiling").await, 429, "quota_exceeded").await;
+        let quota = over.quota.unwrap();
+        assert_eq!((quota.limit, quota.window_s, quota.scope.as_str()), (1, 1, "key:all"));
+        assert!(over.retry_after_s.is_some());
+        let text = registry.render();
+        assert!(text.contains("fanfare_requests_over_quota_total{key=\"all\"} 1"), "{text}");
+        assert!(text.contains("fanfare_requests_shed_total{pool=\"read\",reason=\"full\"} 0"), "no overload: {text}");
+    })
+    .await;
+}
+
+/// Two instances have one quota between them while Redis is there, and half of it each when it is not.
+#[tokio::test]
+async fn a_quota_is_one_for_the_whole_fleet() {
+    for_each_store(async |store| {
+        let mut redis = RedisServer::start().await;
+        let quotas = Arc::new(Quotas::new(&redis.url(), "proj").unwrap());
+        // Connected: who comes while that is going on is counted by its instance.
+        until(async || quotas.take("nobody", 1000).await.is_ok()).await;
+        let (_live, two) = watch::channel(2);
+        let change = |state: &mut State| {
+            state.limits.requests_per_s_per_key = 20;
+            state.quotas = Some(Arc::clone(&quotas) as Arc<dyn SharedQuota>);
+            state.live = two.clone();
+        };
+        // Two of one store share its keys here, so that one key asks both.
+        let first = Service::start_with(&store, change, door::Limits::default()).await;
+        let keys = Arc::clone(&first.state.keys);
+        let second = Service::start_with(
+            &store,
+            |state: &mut State| {
+                change(state);
+                state.keys = keys;
+            },
+            door::Limits::default(),
+        );
+        let addrs = [first.addr, second.await.addr];
+        let http = reqwest::Client::new();
+        let served = async || {
+            let begun = Instant::now();
+            let calls = (0..60)
+                .map(|n| http.get(format!("http://{}/v1/ceiling", addrs[n % 2])).bearer_auth(first.key("all")).send());
+            let answers = join_all(calls).await.into_iter().map(|answer| answer.unwrap().status());
+            (answers.filter(StatusCode::is_success).count() as f64, begun.elapsed().as_secs_f64())
+        };
+        let (n, took) = served().await;
+        assert!((20.0..=21.0 + 20.0 * took).contains(&n), "{n} in {took} s");
+        redis.kill().await;
+        let (n, took) = served().await;
+        // A full bucket of ten on either side.
+        assert!((20.0..=21.0 + 20.0 * took).contains(&n), "{n} in {took} s without redis");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_comes_back_when_it_was_asked_to_and_is_accepted_then() {
+    for_each_store(async |store| {
+        let service = Service::start_with(&store, set(|l| l.max_backlog.fanouts = 1), door::Limits::default()).await;
+        let first = service.accept("evt-1").await;
+        let client = Client::new(&format!("http://{}", service.addr), service.key("events").to_owned().into()).unwrap();
+        let event: EventRequest = serde_json::from_value(goal("evt-2")).unwrap();
+        let begun = Instant::now();
+        let post = client.post_event(&event);
+        let settle = async {
+            until(async || problem(service.post_event(&goal("evt-3")).await).await.code == "backlog_full").await;
+            service.settle(first).await;
+        };
+        let (posted, ()) = tokio::join!(post, settle);
+        let (accepted, repeat): (EventAccepted, bool) = posted.unwrap();
+        assert!(!repeat && accepted.fanout_id != first.to_string());
+        assert!(begun.elapsed() >= Duration::from_secs(1), "Retry-After is a second at least");
+        // What no waiting mends is said at once.
+        let stranger = Client::new(&format!("http://{}", service.addr), "nobody".to_owned().into()).unwrap();
+        let Err(ClientError::Refused(refusal)) = stranger.post_event(&event).await else { panic!("it has no key") };
+        assert_eq!(refusal.code, "unauthenticated");
+    })
+    .await;
+}
+
+/// Every call with the scopes that may make it and the pool it is served from. A call that is missing here, or does not
+/// ask for a key, fails this test.
+#[tokio::test]
+async fn every_call_asks_for_a_key_and_has_a_pool() {
+    const ROUTES: &[(&str, &str, &str, &str)] = &[
+        ("post", "/v1/events", "interactive", "events"),
+        ("get", "/v1/fanouts", "read", "events ops"),
+        ("get", "/v1/fanouts/{id}", "read", "events ops"),
+        ("get", "/v1/fanouts/{id}/recipients/{device}", "read", "events ops"),
+        ("post", "/v1/fanouts/{id}/cancel", "read", "ops"),
+        ("post", "/v1/fanouts/{id}/replay", "bulk", "ops"),
+        ("post", "/v1/fanouts/{id}/resume", "bulk", "ops"),
+        ("post", "/v1/sweeps", "bulk", "ops"),
+        ("get", "/v1/sweeps/{id}", "read", "ops"),
+        ("put", "/v1/devices/{id}", "read", "devices"),
+        ("get", "/v1/devices/{id}", "read", "devices"),
+        ("delete", "/v1/devices/{id}", "read", "devices"),
+        ("put", "/v1/devices/{id}/follows", "read", "devices"),
+        ("post", "/v1/devices/import", "bulk", "devices"),
+        ("get", "/v1/devices/export", "bulk", "devices"),
+        ("get", "/v1/ceiling", "read", "ops"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let store = fanfare::store::sqlite::SqliteStore::open(&dir.path().join("f.db")).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(store);
+    store.migrate().await.unwrap();
+    let service = Service::start(&store).await;
+    let document: Value = service.get("/openapi.json").await.json().await.unwrap();
+    let mut open = BTreeMap::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            open.insert((method.clone(), path.clone()), operation["security"].clone());
+        }
+    }
+    for (method, path, pool, scopes) in ROUTES {
+        let security = open.remove(&((*method).to_owned(), (*path).to_owned()));
+        let security = security.unwrap_or_else(|| panic!("{method} {path} is not in the document"));
+        let told: Vec<&str> = security.as_array().unwrap().iter().filter_map(|one| one["key"][0].as_str()).collect();
+        assert_eq!(told.join(" "), *scopes, "{method} {path}");
+        let path = path.replace("{id}", "1").replace("{device}", "d");
+        let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+        let bare = reqwest::Client::new().request(method.clone(), format!("http://{}{path}", service.addr));
+        refused(bare.send().await.unwrap(), 401, "unauthenticated").await;
+        for scope in ["events", "devices", "ops"].into_iter().filter(|scope| !scopes.contains(scope)) {
+            refused(service.call_as(scope, method.clone(), &path, None).await, 403, "forbidden").await;
+        }
+        let shut = |state: &mut State| {
+            let places = &mut state.limits.places;
+            *match *pool {
+                "interactive" => &mut places.interactive,
+                "read" => &mut places.read,
+                _ => &mut places.bulk,
+            } = 0;
+        };
+        let shut = Service::start_with(&store, shut, door::Limits::default()).await;
+        refused(shut.call_as("all", method, &path, None).await, 503, "overloaded").await;
+    }
+    open.retain(|_, security| !security.is_null());
+    assert_eq!(open.into_keys().collect::<Vec<_>>(), [], "calls without a line in this test");
+}
