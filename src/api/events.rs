@@ -62,7 +62,7 @@ pub(super) async fn accept(
     Extension(deadline): Extension<Deadline>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    api.backlog.admit(&*api.state.store).await?;
+    api.backlog.admit(&api.state.store).await?;
     let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;
     // One catalogue for the whole post: a reload in between must not judge it by two.
     let catalogue = api.state.catalogue.now();

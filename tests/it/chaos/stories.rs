@@ -287,15 +287,13 @@ pub async fn disk_full() {
         let _ = connection.ping().await;
     }
     fleet.done.others += 1;
-    // Whatever needs room first: a flush, a claim, a settle, or everything at once when the server died of it.
-    let felt = fleet.instances[0].process.says(1, |line| {
-        line["level"] == "WARN" && line["error"].as_str().is_some_and(|error| error.starts_with("database unavailable"))
+    let full_for = fleet.dice.roll(1_000, 2_000);
+    let refused = fleet.until_refused(async || {
+        tokio::time::sleep(Duration::from_millis(full_for)).await;
+        drop(filler);
+        server.run().await;
     });
-    let felt = felt.await;
-    fleet.pause(1_000, 2_000).await;
-    drop(filler);
-    server.run().await;
-    println!("disk full: {}", felt["error"]);
+    println!("disk full: {}", refused.await);
     fleet.post_small().await;
     fleet.holds(0).await;
     drop(fleet);
