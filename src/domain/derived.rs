@@ -66,13 +66,15 @@ pub struct Origin {
     pub parent: Option<FanoutId>,
     /// The event whose message it replaces on the phone; `None` = its own.
     pub root: Option<EventId>,
+    /// The collapse key of the first message of its chain, which its own replaces; `None` = what its type makes of `root`.
+    pub key: Option<String>,
     /// Most attempts; `None` = as many as it takes.
     pub cap: Option<Cap>,
 }
 
 impl Default for Origin {
     fn default() -> Self {
-        Self { source: Source::Followers, parent: None, root: None, cap: None }
+        Self { source: Source::Followers, parent: None, root: None, key: None, cap: None }
     }
 }
 

@@ -13,6 +13,8 @@ pub struct NewFanout {
     pub event: crate::domain::event::Event,
     /// Its [`content_hash`](crate::domain::event::Event::content_hash).
     pub content_hash: [u8; 32],
+    /// The collapse key of its message, unless it corrects one that goes by another.
+    pub collapse_key: String,
     /// Fields that people are shown: those its type requires.
     pub shown: Vec<String>,
     /// Its class.

@@ -99,6 +99,40 @@ async fn a_retraction_reaches_exactly_those_who_got_the_goal() {
     );
 }
 
+/// What the VAR decides is another type, under another collapse key: the match's.
+async fn corrected_by_another_type(database: Database, run: &'static str) {
+    let world = World::new(database, false).await;
+    let service = world.serve().await;
+    service.follow(run, &tokens(run, 6)).await;
+    let named = |what: &str| format!("{run}-{what}");
+    let goal = service.goal(&named("goal"), run, 120).await;
+    assert_eq!(service.settled(&goal).await.delivered, 6);
+    let mut decision = correction(&named("no"), run, &named("goal"), "retract");
+    decision.kind = "var_decision".to_owned();
+    decision.fields.insert("decision".to_owned(), "no goal".into());
+    let mut off = correction(&named("off"), run, &named("no"), "replace");
+    off.kind = "goal_disallowed".to_owned();
+    off.fields.insert("team".to_owned(), "Arsenal".into());
+    for event in [decision, off] {
+        let correction = post(&service, &event).await.fanout_id;
+        assert_eq!(service.settled(&correction).await.delivered, 6, "{}", event.id);
+    }
+    for (token, entries) in accepted(&world, 0) {
+        let keys: BTreeSet<_> = entries.iter().map(|entry| entry.collapse_key.as_deref()).collect();
+        let texts: BTreeSet<_> = entries.iter().map(|entry| entry.content).collect();
+        assert_eq!((keys.len(), texts.len()), (1, 3), "each in the place of the one before: {token} {entries:#?}");
+    }
+    service.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_correction_of_another_type_is_shown_in_the_place_of_what_it_corrects() {
+    tokio::join!(
+        corrected_by_another_type(Database::Sqlite, "var-sqlite"),
+        corrected_by_another_type(Database::Postgres, "var-pg"),
+    );
+}
+
 /// Goal, another scorer, no goal, another scorer after all; and the first goal again, which is no correction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flip_flop_collapses_into_its_last_state_and_the_same_goal_can_come_again() {

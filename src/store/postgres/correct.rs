@@ -25,7 +25,7 @@ FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = $1";
 
 /// Locked, so that its freeze does not begin between this and what follows from it.
 pub(super) const TIP: &str = "
-SELECT id, coalesce(root_event, event_id), state = 0 AND freeze_chunks = 0 FROM fanout
+SELECT id, coalesce(root_event, event_id), collapse_key, state = 0 AND freeze_chunks = 0 FROM fanout
 WHERE (id = $1 OR family = $1) AND kind <> 2 AND superseded_by IS NULL ORDER BY id DESC LIMIT 1 FOR UPDATE";
 
 pub(super) const SAME_NEWS: &str = "
@@ -60,13 +60,15 @@ RETURNING id, settled_ms IS NULL";
 /// What of it is held yet goes by another name from now on, and reaches more people: the epoch takes its freeze from
 /// whoever has read it before, to be read anew.
 pub(super) const JOIN: &str = "
-UPDATE fanout SET family = $2, root_event = $3, freeze_epoch = freeze_epoch + 1 WHERE id = $1 OR family = $1";
+UPDATE fanout SET family = $2, root_event = $3, collapse_key = $4, freeze_epoch = freeze_epoch + 1
+WHERE id = $1 OR family = $1";
 
 pub(super) const ADD_FANOUT: &str = "
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, parent, class, state, occurred_ms, accepted_ms,
-                    deadline_ms, freeze_owner, source, family, root_event, hold_until_ms, superseded_by)
+                    deadline_ms, freeze_owner, source, family, root_event, hold_until_ms, superseded_by,
+                    collapse_key)
 OVERRIDING SYSTEM VALUE
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
 /// Tries, when a plain post of an id came in between.
 const TRIES: u32 = 5;
@@ -139,8 +141,8 @@ async fn known(tx: &mut Transaction<'_, Postgres>, id: &EventId) -> Result<Optio
 
 async fn tip(tx: &mut Transaction<'_, Postgres>, family: Option<FanoutId>) -> Result<Option<Tip>, Fault> {
     let Some(family) = family else { return Ok(None) };
-    let row: Option<(i64, String, bool)> = sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
-    row.map(|(id, root, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, unsent })).transpose()
+    let row: Option<(i64, String, Option<String>, bool)> = sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
+    row.map(|(id, root, key, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, key, unsent })).transpose()
 }
 
 /// `None`: somebody else posted the id meanwhile.
@@ -183,7 +185,7 @@ async fn write(
     let stopped = stop(tx, &write, id).await?;
     if let (Some(joins), Some(family)) = (write.joins, write.family) {
         let root = write.root.as_ref().map(EventId::as_str);
-        sqlx::query(JOIN).bind(joins.0).bind(family.0).bind(root).execute(&mut **tx).await?;
+        sqlx::query(JOIN).bind(joins.0).bind(family.0).bind(root).bind(&write.key).execute(&mut **tx).await?;
     }
     let hold_ms = if write.held { hold_ms(accepted_ms, new.deadline_ms) } else { 0 };
     add_fanout(tx, boot, new, &write, (id, accepted_ms, accepted_ms + hold_ms)).await?;
@@ -255,13 +257,14 @@ async fn add_fanout(
         .bind(write.root.as_ref().map(EventId::as_str))
         .bind(hold_until_ms)
         .bind(write.superseded_by.map(|id| id.0))
+        .bind(&write.key)
         .execute(&mut **tx)
         .await?;
     Ok(())
 }
 
 fn freeze(new: &NewFanout, write: Write, (id, accepted_ms, hold_ms): (FanoutId, i64, i64)) -> FreezeJob {
-    let origin = Origin { source: write.source, parent: write.parent, root: write.root, cap: None };
+    let origin = Origin { source: write.source, parent: write.parent, root: write.root, key: write.key, cap: None };
     let (event, class, deadline_ms) = (new.event.clone(), new.class, new.deadline_ms);
     let job = FanoutJob { id, event, class, accepted_ms, deadline_ms, origin };
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms }

@@ -27,10 +27,10 @@ pub(super) const GIVE_UP: &str =
 
 pub(super) const ADD: &str = "
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, parent, class, occurred_ms, accepted_ms, deadline_ms,
-                    freeze_owner, source, family, root_event, request_id, max_attempts)
+                    freeze_owner, source, family, root_event, collapse_key, request_id, max_attempts)
 OVERRIDING SYSTEM VALUE
 SELECT $2, p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, $3, $4, $5, $6,
-       coalesce(p.family, p.id), p.root_event, $7, $8
+       coalesce(p.family, p.id), p.root_event, p.collapse_key, $7, $8
 FROM fanout p WHERE p.id = $1";
 
 /// Both only of what is under way and has a cap. A budget is spent when the attempts of all instances say so.

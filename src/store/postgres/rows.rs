@@ -16,7 +16,8 @@ use crate::store::FreezeJob;
 /// The columns of [`JobRow`], of a fan-out `f` and its event `e`. What was spent is added up only where there is a cap.
 macro_rules! job_columns {
     () => {
-        "f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.max_attempts, f.resumed,
+        "f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.collapse_key,
+       f.max_attempts, f.resumed,
        CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((
            SELECT sum((p.counters::json ->> 'attempts')::bigint) FROM fanout_part p WHERE p.fanout_id = f.id), 0)::bigint
        END AS spent"
@@ -35,6 +36,7 @@ pub(super) struct JobRow {
     source: i16,
     parent: Option<i64>,
     root_event: Option<String>,
+    collapse_key: Option<String>,
     max_attempts: Option<i64>,
     resumed: i32,
     spent: i64,
@@ -54,6 +56,7 @@ impl JobRow {
                 source: Source::from_code(self.source)?,
                 parent: self.parent.map(FanoutId),
                 root: self.root_event.as_deref().map(EventId::parse).transpose()?,
+                key: self.collapse_key,
                 cap: self.max_attempts.map(|most| cap(most, self.spent, self.resumed)).transpose()?,
             },
         })

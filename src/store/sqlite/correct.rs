@@ -72,8 +72,8 @@ async fn known(conn: &mut SqliteConnection, id: &EventId) -> Answer<Option<Known
 
 async fn tip(conn: &mut SqliteConnection, family: Option<FanoutId>) -> Answer<Option<Tip>> {
     let Some(family) = family else { return Ok(None) };
-    let row: Option<(i64, String, bool)> = query_as(sql::TIP).bind(family.0).fetch_optional(conn).await?;
-    row.map(|(id, root, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, unsent })).transpose()
+    let row: Option<(i64, String, Option<String>, bool)> = query_as(sql::TIP).bind(family.0).fetch_optional(conn).await?;
+    row.map(|(id, root, key, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, key, unsent })).transpose()
 }
 
 async fn add_event(
@@ -98,7 +98,7 @@ async fn write(conn: &mut SqliteConnection, boot: BootId, new: NewFanout, write:
     let stopped = stop(conn, &write, id).await?;
     if let (Some(joins), Some(family)) = (write.joins, write.family) {
         let root = write.root.as_ref().map(EventId::as_str);
-        query(sql::JOIN_FAMILY).bind(joins.0).bind(family.0).bind(root).execute(&mut *conn).await?;
+        query(sql::JOIN_FAMILY).bind(joins.0).bind(family.0).bind(root).bind(&write.key).execute(&mut *conn).await?;
     }
     let (by, held) = (write.superseded_by, write.held);
     let freeze = freeze(new, write, (id, accepted_ms, hold_ms));
@@ -164,13 +164,14 @@ async fn add_fanout(
         .bind(write.root.as_ref().map(EventId::as_str))
         .bind(hold_until_ms)
         .bind(write.superseded_by.map(|id| id.0))
+        .bind(&write.key)
         .fetch_one(conn)
         .await?;
     Ok(FanoutId(id))
 }
 
 fn freeze(new: NewFanout, write: Write, (id, accepted_ms, hold_ms): (FanoutId, i64, i64)) -> FreezeJob {
-    let origin = Origin { source: write.source, parent: write.parent, root: write.root, cap: None };
+    let origin = Origin { source: write.source, parent: write.parent, root: write.root, key: write.key, cap: None };
     let (class, deadline_ms) = (new.class, new.deadline_ms);
     let job = FanoutJob { id, event: new.event, class, accepted_ms, deadline_ms, origin };
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms }

@@ -72,6 +72,7 @@ pub async fn a_correction_stops_what_it_corrects_and_takes_its_place(store: Shar
     assert!((1..=5_000).contains(&freeze.hold_ms), "{freeze:?}");
     assert_eq!(freeze.job.origin.source, Source::Reached);
     assert_eq!((freeze.job.origin.parent, freeze.job.origin.root.clone()), (Some(original), Some(event("goal").id)));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-goal"), "it lies where the goal lies");
     assert_eq!(store.job(id).await.unwrap(), Some(freeze.job), "whoever claims it later sends the same");
     let before = view(&store, original).await;
     assert_eq!((before.state, before.kin.superseded_by), (FanoutState::Cancelled, Some(id)));
@@ -124,6 +125,7 @@ pub async fn a_correction_of_a_correction_reaches_whoever_saw_any_of_them(store:
     let (second, stopped) = corrects(&store, boot, correction("off", "goal", CorrectionMode::Retract)).await;
     assert_eq!((stopped.as_slice(), second.job.origin.parent), ([first.job.id].as_slice(), Some(first.job.id)));
     assert_eq!(second.job.origin.root, Some(event("goal").id), "on the phone it replaces the first message");
+    assert_eq!(second.job.origin.key.as_deref(), Some("key-goal"));
     assert_eq!(saw(&store, second.job.id).await, chunk.keys[..2]);
     assert_eq!(view(&store, original).await.kin.superseded_by, Some(first.job.id));
     // Its own freeze stops where it was.
@@ -135,6 +137,7 @@ pub async fn a_correction_that_comes_first_ends_its_original_as_it_comes(store: 
     let (freeze, stopped) = corrects(&store, boot, correction("off", "goal", CorrectionMode::Replace)).await;
     assert_eq!((stopped, freeze.job.origin.parent), (vec![], None));
     assert_eq!(freeze.job.origin.root, Some(event("goal").id));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-off"), "nothing lies there yet");
     assert_eq!(store.seen(event("goal").id).await.unwrap(), None, "it was named, not posted");
     let Accepted::Superseded { fanout, by, stopped } =
         store.accept(boot, posted("goal", Class::Urgent, 1)).await.unwrap()
@@ -151,6 +154,7 @@ pub async fn a_correction_that_comes_first_ends_its_original_as_it_comes(store: 
     // Both are one family: the next correction of the original takes the place of the first.
     let (second, stopped) = corrects(&store, boot, correction("on-again", "goal", CorrectionMode::Replace)).await;
     assert_eq!((stopped, second.job.origin.parent), (vec![by], Some(by)));
+    assert_eq!(second.job.origin.key.as_deref(), Some("key-off"), "in the place of what was sent first");
     // A correction in whose name another match's event comes does not stop it.
     corrects(&store, boot, correction("stray", "elsewhere", CorrectionMode::Retract)).await;
     let mut elsewhere = posted("elsewhere", Class::Urgent, 1);
@@ -247,7 +251,8 @@ pub async fn a_correction_in_the_middle_joins_two_chains(store: Shared) {
     };
     assert_eq!((by, stopped.as_slice()), (last.job.id, [first].as_slice()));
     // Held yet, the last one takes the name of the first: whoever has read it before reads it anew.
-    assert_eq!(store.job(last.job.id).await.unwrap().unwrap().origin.root, Some(event("a").id));
+    let origin = store.job(last.job.id).await.unwrap().unwrap().origin;
+    assert_eq!((origin.root, origin.key.as_deref()), (Some(event("a").id), Some("key-a")));
     assert_eq!(store.freeze_step(whole(boot, &last, &[], &[])).await.unwrap(), FreezeReply::Lost);
     assert_eq!(store.kin(last.job.id).await.unwrap(), {
         let mut kin = vec![first, fanout];
@@ -286,6 +291,7 @@ pub async fn news_that_comes_back_while_its_correction_is_held_is_all_that_is_se
     assert_eq!(stopped, [off.job.id]);
     assert_eq!((freeze.job.origin.source, freeze.job.origin.parent), (Source::Audience, Some(off.job.id)));
     assert_eq!(freeze.job.origin.root, Some(event("one").id));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-one"));
     assert!(freeze.hold_ms > 0);
     assert_eq!(store.kin(freeze.job.id).await.unwrap(), [first.job.id, off.job.id]);
     assert_eq!(view(&store, off.job.id).await.kin.superseded_by, Some(freeze.job.id));
@@ -460,6 +466,7 @@ pub async fn of_eight_replays_one_is_made(store: Shared) {
     assert_eq!((cap.most, cap.spent, cap.resumed), (10, 0, 0));
     assert_eq!((freeze.job.origin.parent, freeze.job.origin.source), (Some(parent), Source::Failed));
     assert_eq!(freeze.job.event, event("evt"));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-evt"));
     let shown = view(&store, id).await;
     assert_eq!((shown.kind, shown.parent, shown.kin.max_attempts), (FanoutKind::Replay, Some(parent), Some(10)));
     // The next one when that has ended; the same request stays the same replay.

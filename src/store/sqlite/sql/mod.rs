@@ -53,8 +53,8 @@ statements! {
     EVENT_SEEN = "SELECT content_hash, fanout_id FROM event WHERE event_id = ?1 AND content_hash <> x''";
     EVENT_KNOWN = "SELECT e.content_hash, e.fanout_id, f.event_id, f.match_id, coalesce(f.family, f.id) AS family
         FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = ?1";
-    TIP = "SELECT id, coalesce(root_event, event_id), state = 0 AND freeze_chunks = 0 FROM fanout WHERE (id = ?1 OR family = ?1) AND kind <> 2
-        AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
+    TIP = "SELECT id, coalesce(root_event, event_id), collapse_key, state = 0 AND freeze_chunks = 0 FROM fanout
+        WHERE (id = ?1 OR family = ?1) AND kind <> 2 AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
     SAME_NEWS = "SELECT f.id, f.event_id FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
         WHERE w.meaning = ?1 AND f.state <> 3 AND f.superseded_by IS NULL AND f.deadline_ms > ?2";
     CORRECTED_NEWS = "SELECT coalesce(f.family, f.id) FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
@@ -67,13 +67,14 @@ statements! {
         WHERE (id = ?1 OR family = ?1) AND id <> ?2 AND superseded_by IS NULL RETURNING id, settled_ms IS NULL";
     // What of it is held yet goes by another name from now on, and reaches more people: the epoch takes its freeze from
     // whoever has read it before, to be read anew.
-    JOIN_FAMILY = "UPDATE fanout SET family = ?2, root_event = ?3, freeze_epoch = freeze_epoch + 1
-        WHERE id = ?1 OR family = ?1";
+    JOIN_FAMILY = "UPDATE fanout SET family = ?2, root_event = ?3, collapse_key = ?4,
+        freeze_epoch = freeze_epoch + 1 WHERE id = ?1 OR family = ?1";
     ADD_FANOUT = "INSERT INTO fanout (event_id, event_type, match_id, class, occurred_ms, accepted_ms, deadline_ms,
-        freeze_owner, kind, parent, state, source, family, root_event, hold_until_ms, superseded_by)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) RETURNING id";
+        freeze_owner, kind, parent, state, source, family, root_event, hold_until_ms, superseded_by,
+        collapse_key)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) RETURNING id";
     ADD_EVENT = "INSERT INTO event (event_id, content_hash, fanout_id, body, accepted_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.max_attempts,
+    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.collapse_key, f.max_attempts,
         f.resumed, CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((SELECT sum(p.counters ->> 'attempts')
         FROM fanout_part p WHERE p.fanout_id = f.id), 0) END AS spent FROM fanout f
         JOIN event e ON e.event_id = f.event_id WHERE f.id = ?1";
