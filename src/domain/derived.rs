@@ -46,6 +46,17 @@ coded_enum!(
     }
 );
 
+/// A pause that an instance has decided on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// What is paused.
+    pub fanout: FanoutId,
+    /// Why.
+    pub reason: PauseReason,
+    /// How often it had been resumed, as far as was known: what was resumed since is not paused by this.
+    pub resumed: i32,
+}
+
 /// How many HTTP requests a fan-out may make, failures included, and what is known of how many it made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cap {

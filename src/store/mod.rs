@@ -27,7 +27,7 @@ mod verdicts;
 use async_trait::async_trait;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
-use crate::domain::derived::{PauseReason, Source};
+use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -159,8 +159,9 @@ pub trait Store: Send + Sync + 'static {
     async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError>;
 
     /// Pauses capped fan-outs that are under way: their chunks are claimed no more, until they are resumed or past their
-    /// deadline. What is in hand is handed back by whoever has it.
-    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError>;
+    /// deadline. What is in hand is handed back by whoever has it. One that was resumed since the pause was decided on
+    /// stays as it is.
+    async fn pause(&self, paused: Vec<Pause>) -> Result<(), StoreError>;
 
     /// Lets a paused fan-out go on with `more` attempts beside those it was allowed.
     async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError>;

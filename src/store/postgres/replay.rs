@@ -7,7 +7,7 @@ use super::correct::{NEXT, alone};
 use super::fault::Fault;
 use super::{cancel, reads};
 use crate::domain::batch::FanoutState;
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::Pause;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
 use crate::store::{FreezeJob, NewReplay, ReplayReply, ResumeReply, StoreError};
 
@@ -36,7 +36,8 @@ FROM fanout p WHERE p.id = $1";
 /// Both only of what is under way and has a cap. A budget is spent when the attempts of all instances say so.
 pub(super) const PAUSE: &str = "
 UPDATE fanout SET paused = $2
-WHERE id = $1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND max_attempts IS NOT NULL";
+WHERE id = $1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND max_attempts IS NOT NULL
+  AND resumed = $3";
 
 pub(super) const SPENT: &str = "
 UPDATE fanout f SET paused = 1
@@ -111,9 +112,9 @@ async fn add(tx: &mut Transaction<'_, Postgres>, boot: BootId, new: &NewReplay) 
     Ok(FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms: 0 })
 }
 
-pub(super) async fn pause(conn: &mut PgConnection, paused: &[(FanoutId, PauseReason)]) -> Result<(), Fault> {
-    for (id, reason) in paused {
-        sqlx::query(PAUSE).bind(id.0).bind(reason.code()).execute(&mut *conn).await?;
+pub(super) async fn pause(conn: &mut PgConnection, paused: &[Pause]) -> Result<(), Fault> {
+    for Pause { fanout, reason, resumed } in paused {
+        sqlx::query(PAUSE).bind(fanout.0).bind(reason.code()).bind(resumed).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -142,8 +143,8 @@ pub(super) async fn resume(conn: &mut PgConnection, id: FanoutId, more: u64) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::domain::batch::FanoutKind;
+    use crate::domain::derived::PauseReason;
     use crate::domain::outcome::Outcome;
 
     #[test]

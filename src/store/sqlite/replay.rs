@@ -7,7 +7,7 @@ use super::fault::{Answer, corrupt};
 use super::rows::{boot_bytes, code, now_ms, to_json};
 use super::{accept, sql};
 use crate::domain::batch::FanoutState;
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::Pause;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
 use crate::store::{FreezeJob, NewReplay, ReplayReply, ResumeReply};
 
@@ -57,9 +57,9 @@ pub(super) async fn replay(conn: &mut SqliteConnection, boot: BootId, new: NewRe
     Ok(ReplayReply::New(Box::new(FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms: 0 })))
 }
 
-pub(super) async fn pause(conn: &mut SqliteConnection, paused: Vec<(FanoutId, PauseReason)>) -> Answer<()> {
-    for (id, reason) in paused {
-        query(sql::PAUSE).bind(id.0).bind(reason.code()).execute(&mut *conn).await?;
+pub(super) async fn pause(conn: &mut SqliteConnection, paused: Vec<Pause>) -> Answer<()> {
+    for Pause { fanout, reason, resumed } in paused {
+        query(sql::PAUSE).bind(fanout.0).bind(reason.code()).bind(resumed).execute(&mut *conn).await?;
     }
     Ok(())
 }

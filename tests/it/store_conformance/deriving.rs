@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fanfare::domain::batch::{Class, FanoutKind, FanoutState};
-use fanfare::domain::derived::{PauseReason, Source};
+use fanfare::domain::derived::{Pause, PauseReason, Source};
 use fanfare::domain::event::{CorrectionMode, Supersedes};
 use fanfare::domain::ids::{BootId, DeviceKey, FanoutId, MatchId};
 use fanfare::domain::outcome::Outcome::{
@@ -546,6 +546,10 @@ fn attempts(attempts: u64) -> PartCounters {
     PartCounters { attempts, ..PartCounters::default() }
 }
 
+fn throttled(fanout: FanoutId, resumed: i32) -> Pause {
+    Pause { fanout, reason: PauseReason::Throttle, resumed }
+}
+
 pub async fn a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed(store: Shared) {
     let (boot, other) = (instance(&store).await, instance(&store).await);
     let (parent, keys) = ended(&store, boot, "evt", &[Transient, Transient]).await;
@@ -570,7 +574,9 @@ pub async fn a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed(st
     let cap = store.job(id).await.unwrap().unwrap().origin.cap.unwrap();
     assert_eq!((cap.most, cap.spent, cap.resumed), (15, 10, 1));
     let chunk = claim(&store, boot, 1).await.pop().unwrap();
-    store.pause(vec![(id, PauseReason::Throttle), (parent, PauseReason::Throttle)]).await.unwrap();
+    store.pause(vec![throttled(id, 0)]).await.unwrap();
+    assert_eq!(view(&store, id).await.kin.paused, None, "decided on before it was resumed");
+    store.pause(vec![throttled(id, 1), throttled(parent, 0)]).await.unwrap();
     assert_eq!(view(&store, id).await.kin.paused, Some(PauseReason::Throttle));
     assert_eq!(view(&store, parent).await.kin.paused, None, "it has ended, and has no cap");
     assert_eq!(store.put_parts(boot, vec![(id, attempts(7))]).await.unwrap(), [(id, 1)]);
@@ -587,7 +593,7 @@ pub async fn a_paused_fanout_is_claimed_again_past_its_deadline(store: Shared) {
     let deadline_ms = store.now_ms().await.unwrap() + 300;
     let freeze = replayed(&store, boot, NewReplay { deadline_ms, ..replay(parent, None) }).await;
     store.freeze_step(whole(boot, &freeze, &keys, &[1])).await.unwrap();
-    store.pause(vec![(freeze.job.id, PauseReason::Budget)]).await.unwrap();
+    store.pause(vec![throttled(freeze.job.id, 0)]).await.unwrap();
     soon("its end as expired", async {
         while claim(&store, boot, 1).await.is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

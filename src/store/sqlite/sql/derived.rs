@@ -32,7 +32,7 @@ statements! {
         SELECT p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, ?2, ?3, ?4, ?5,
         coalesce(p.family, p.id), p.root_event, p.collapse_key, ?6, ?7 FROM fanout p WHERE p.id = ?1 RETURNING id";
     PAUSE = "UPDATE fanout SET paused = ?2 WHERE id = ?1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4)
-        AND max_attempts IS NOT NULL";
+        AND max_attempts IS NOT NULL AND resumed = ?3";
     SPENT = "UPDATE fanout SET paused = 1 WHERE id IN (SELECT value FROM json_each(?1)) AND max_attempts IS NOT NULL
         AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND (SELECT sum(p.counters ->> 'attempts')
         FROM fanout_part p WHERE p.fanout_id = fanout.id) >= max_attempts";
