@@ -66,6 +66,8 @@ pub struct Cap {
     pub spent: u64,
     /// Times it was resumed: a pause that was noticed before belongs to an earlier one.
     pub resumed: i32,
+    /// It is paused, and was not resumed since.
+    pub paused: bool,
 }
 
 /// What a fan-out follows from; the default is an original.

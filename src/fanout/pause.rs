@@ -39,7 +39,7 @@ impl Dispatcher {
         }
     }
 
-    fn hand_back(&mut self, id: FanoutId) {
+    pub(super) fn hand_back(&mut self, id: FanoutId) {
         let keys: Vec<HandKey> =
             self.hand.iter().filter(|(key, _)| key.chunk.fanout == id).map(|(key, _)| key).collect();
         for key in keys {

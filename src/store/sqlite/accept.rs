@@ -32,6 +32,7 @@ struct JobRow {
     collapse_key: Option<String>,
     max_attempts: Option<i64>,
     resumed: i32,
+    paused: bool,
     spent: i64,
 }
 
@@ -44,7 +45,7 @@ impl JobRow {
             parent: self.parent.map(FanoutId),
             root: self.root_event.as_deref().map(EventId::parse).transpose()?,
             key: self.collapse_key.clone(),
-            cap: most.map(|most| Cap { most, spent, resumed: self.resumed }),
+            cap: most.map(|most| Cap { most, spent, resumed: self.resumed, paused: self.paused }),
         })
     }
 }

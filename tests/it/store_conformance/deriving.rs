@@ -587,6 +587,35 @@ pub async fn a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed(st
     assert_eq!((tally.delivered(), tally.count(Cancelled)), (1, 1));
 }
 
+pub async fn nothing_of_a_paused_fanout_is_in_hand_as_it_is_frozen_and_whoever_asks_hears_of_it(store: Shared) {
+    let boot = instance(&store).await;
+    let (parent, keys) = ended(&store, boot, "evt", &[Transient; 4]).await;
+    let freeze = replayed(&store, boot, replay(parent, None)).await;
+    let id = freeze.job.id;
+    let paused = async || store.job(id).await.unwrap().unwrap().origin.cap.unwrap().paused;
+    let step = |at: usize, last: bool| {
+        let mut step = whole(boot, &freeze, &keys[at..=at], &[1]);
+        (step.first_chunk, step.claim_first, step.last) = (at as i32, 1, last);
+        step.from = if at == 0 { freeze.cursor } else { keys[at - 1] };
+        step
+    };
+    let claimed = async |step| match store.freeze_step(step).await.unwrap() {
+        FreezeReply::Written(claimed) => claimed.len(),
+        FreezeReply::Lost => panic!("it is ours"),
+    };
+    assert_eq!((claimed(step(0, false)).await, paused().await), (1, false));
+    store.pause(vec![throttled(id, 0)]).await.unwrap();
+    assert_eq!((claimed(step(1, false)).await, paused().await), (0, true));
+    assert_eq!(claimed(step(1, false)).await, 0, "the same step again");
+    assert_eq!(store.resume(id, 1).await.unwrap(), ResumeReply::Resumed);
+    assert_eq!((claimed(step(2, false)).await, paused().await), (1, false));
+    store.pause(vec![throttled(id, 1)]).await.unwrap();
+    assert_eq!(claimed(step(3, true)).await, 0);
+    assert_eq!(store.owned(boot).await.unwrap().len(), 2, "what was in hand before");
+    store.resume(id, 1).await.unwrap();
+    assert_eq!(claim(&store, boot, 9).await.len(), 2, "the others are open, and nobody lost them");
+}
+
 pub async fn a_paused_fanout_is_claimed_again_past_its_deadline(store: Shared) {
     let boot = instance(&store).await;
     let (parent, keys) = ended(&store, boot, "evt", &[Transient]).await;

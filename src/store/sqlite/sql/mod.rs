@@ -74,8 +74,8 @@ statements! {
         collapse_key)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) RETURNING id";
     ADD_EVENT = "INSERT INTO event (event_id, content_hash, fanout_id, body, accepted_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.collapse_key, f.max_attempts,
-        f.resumed, CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((SELECT sum(p.counters ->> 'attempts')
+    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.collapse_key,
+        f.max_attempts, f.resumed, f.paused <> 0 AS paused, CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((SELECT sum(p.counters ->> 'attempts')
         FROM fanout_part p WHERE p.fanout_id = f.id), 0) END AS spent FROM fanout f
         JOIN event e ON e.event_id = f.event_id WHERE f.id = ?1";
     FREE_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0 AND hold_until_ms <= ?1
@@ -92,7 +92,7 @@ statements! {
         never_saw = CASE WHEN ?10 IS NULL THEN never_saw ELSE coalesce(never_saw, 0) + ?10 END, state = CASE WHEN NOT ?8 THEN 0
         WHEN EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 3) THEN 4 ELSE 1 END
         WHERE id = ?1 AND state = 0 AND freeze_owner = ?2 AND freeze_epoch = ?3 AND freeze_cursor = ?4
-        AND freeze_chunks = ?9 RETURNING class";
+        AND freeze_chunks = ?9 RETURNING class, paused <> 0";
     STANDS = "SELECT EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND freeze_owner = ?2 AND freeze_epoch = ?3
         AND freeze_cursor = ?4 AND freeze_chunks = ?5 AND (state <> 0) = ?6 AND state <> 3)";
     ADD_CHUNK_IDS = "INSERT INTO chunk_ids (fanout_id, chunk_no, keys) VALUES (?1, ?2, ?3)";
