@@ -253,6 +253,34 @@ mod tests {
     }
 
     #[test]
+    fn a_message_goes_by_the_key_of_its_chain_unless_that_would_make_it_too_large() {
+        let live = LiveCatalogue::new(Catalogue::parse(BUILT_IN).unwrap());
+        let tag = |key: Option<&str>, data: usize| {
+            let mut job = FanoutJob::clone(&job());
+            job.origin.key = key.map(str::to_owned);
+            job.event.data.insert("x".to_owned(), "x".repeat(data));
+            let recipient = Recipient {
+                key: DeviceKey(1),
+                address: Address::Token("t".to_owned()),
+                platform: Platform::Web,
+                locale: Locale::parse("en").unwrap(),
+                version: 1,
+            };
+            let mut fan = Fan::new(Arc::new(job), 0);
+            let no = fan.variant_for(&recipient, &live);
+            let body = fan.variant(no).template.as_ref()?.body(&recipient.address, 60_000, 0);
+            let sent: Value = serde_json::from_slice(&body).unwrap();
+            Some(sent["message"]["webpush"]["notification"]["tag"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(tag(None, 0).as_deref(), Some("m-state"));
+        assert_eq!(tag(Some("goal-1"), 0).as_deref(), Some("goal-1"));
+        let long = "k".repeat(64);
+        let most = (0..4_096).rev().find(|n| tag(None, *n).is_some()).unwrap();
+        assert_eq!(tag(Some(&long), most).as_deref(), Some("m-state"), "beside what is there rather than not at all");
+        assert_eq!(tag(Some(&long), most - 100).as_deref(), Some(&*long));
+    }
+
+    #[test]
     fn a_pause_that_is_stored_holds_for_whoever_hears_of_the_fanout_for_the_first_time() {
         let cap = |resumed, paused| Some(Cap { most: 10, spent: 4, resumed, paused });
         let mut capped = FanoutJob::clone(&job());
