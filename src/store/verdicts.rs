@@ -246,7 +246,7 @@ impl Rulings {
     }
 
     /// Whether nothing is learnt: FCM said nothing of any device, or what it said is no measure for fan-outs.
-    pub(crate) fn teach_nothing(&self) -> bool {
+    fn teach_nothing(&self) -> bool {
         !self.teaches || self.answers.iter().all(|answers| answers.answered() == 0)
     }
 
