@@ -35,7 +35,7 @@ pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailur
 pub use records::*;
 pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
 pub use upkeep::{NewSweep, Purge, SweepBegun, SweepEnd};
-pub use verdicts::{Ruling, Withheld, many_foreign};
+pub use verdicts::{Leap, Ruling, Withheld, many_foreign};
 
 /// Why the store did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -174,7 +174,8 @@ pub trait Store: Send + Sync + 'static {
     /// Notes that the line of a settled fan-out was written.
     async fn mark_reported(&self, id: FanoutId) -> Result<(), StoreError>;
 
-    /// Fan-outs that are complete but not settled, and settled ones whose line is not marked after `older_than_ms`.
+    /// Fan-outs that are complete but not settled, and settled ones whose line is not marked after `older_than_ms`. And
+    /// what stands of leaps, whoever settled what leapt.
     async fn sweep(&self, older_than_ms: i64) -> Result<Swept, StoreError>;
 
     /// One fan-out with its tally as it stands.

@@ -5,52 +5,12 @@ use std::time::Duration;
 use fanfare::client::ClientError;
 use fanfare::emulator::Control;
 use fanfare::wire::{EventRequest, SupersedesRequest};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection};
 
+use super::harness::beside::Beside;
 use super::harness::service::{Caller, Database, World, goal};
 use super::harness::together::together;
 
 const DAY_MS: i64 = 86_400_000;
-
-/// A connection beside the service. On SQLite for when no service has the file.
-enum Beside {
-    Postgres(PgConnection),
-    Sqlite(SqliteConnection),
-}
-
-impl Beside {
-    async fn open(world: &World) -> Self {
-        let url = &world.settings["FANFARE__DATABASE__URL"];
-        match url.strip_prefix("sqlite:") {
-            Some(path) => Self::Sqlite(SqliteConnectOptions::new().filename(path).connect().await.unwrap()),
-            None => Self::Postgres(PgConnection::connect(url).await.unwrap()),
-        }
-    }
-
-    async fn change(&mut self, sql: String) {
-        let query = AssertSqlSafe(sql);
-        match self {
-            Self::Postgres(conn) => drop(sqlx::query(query).execute(conn).await.unwrap()),
-            Self::Sqlite(conn) => drop(sqlx::query(query).execute(conn).await.unwrap()),
-        }
-    }
-
-    async fn number(&mut self, sql: String) -> i64 {
-        let query = AssertSqlSafe(sql);
-        match self {
-            Self::Postgres(conn) => sqlx::query_scalar(query).fetch_one(conn).await.unwrap(),
-            Self::Sqlite(conn) => sqlx::query_scalar(query).fetch_one(conn).await.unwrap(),
-        }
-    }
-
-    async fn close(self) {
-        match self {
-            Self::Postgres(conn) => conn.close().await.unwrap(),
-            Self::Sqlite(conn) => conn.close().await.unwrap(),
-        }
-    }
-}
 
 /// Everything that has happened so far happened so many days earlier.
 async fn age(world: &World, days: i64) {

@@ -14,8 +14,8 @@ use crate::domain::recipient::Platform;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::mutant;
 use crate::store::facts::Snapshot;
-use crate::store::verdicts::{self, Answers, ByPlatform, Record, Rulings};
-use crate::store::{SettleReply, Settled, planted};
+use crate::store::verdicts::{self, Answers, ByPlatform, Lesson, Record, Rulings};
+use crate::store::{Leap, SettleReply, Settled, planted};
 
 /// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
 pub(super) const JUDGING: Duration = Duration::from_secs(60);
@@ -58,9 +58,14 @@ pub(super) const KNOWN: &str =
     "SELECT platform, answered, against, excess FROM dead_share ORDER BY platform FOR UPDATE";
 
 pub(super) const LEARN: &str = "
-UPDATE dead_share s SET answered = x.answered, against = x.against, excess = x.excess
-FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(platform, answered, against, excess)
+UPDATE dead_share s
+SET answered = x.answered, against = x.against, excess = x.excess,
+    leap = CASE WHEN x.well THEN NULL ELSE coalesce(x.leap, s.leap) END
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::bool[])
+     AS x(platform, answered, against, excess, leap, well)
 WHERE s.platform = x.platform";
+
+pub(super) const LEAPS: &str = "SELECT leap FROM dead_share WHERE leap IS NOT NULL ORDER BY platform";
 
 /// A verdict holds only for the row version it was found on; that one also has the platform of the send. Rows are locked in order of key.
 /// Outcome 2 is `token_dead`, 3 `token_invalid`, 4 `token_foreign`.
@@ -143,7 +148,7 @@ async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId)
     let state = if row.state()? == FanoutState::Cancelled { FanoutState::Cancelled } else { FanoutState::Done };
     row.state = state.code();
     row.settled_ms = sqlx::query_scalar(SETTLE).bind(id.0).bind(state.code()).bind(json).fetch_one(&mut **tx).await?;
-    learn(tx, &rulings, known).await?;
+    learn(tx, &rulings.lessons(id, &known)).await?;
     let view = row.view(snapshot.tally, snapshot.counters, instances)?;
     Ok(Settled { view, judged, withheld })
 }
@@ -193,22 +198,27 @@ async fn judge(tx: &mut Transaction<'_, Postgres>, id: FanoutId, rulings: &Rulin
     Ok(judged.len() as u64)
 }
 
-async fn learn(
-    tx: &mut Transaction<'_, Postgres>,
-    rulings: &Rulings,
-    known: ByPlatform<Record>,
-) -> Result<(), Fault> {
-    let Some(learnt) = rulings.learnt(known) else { return Ok(()) };
+async fn learn(tx: &mut Transaction<'_, Postgres>, lessons: &[Lesson]) -> Result<(), Fault> {
+    if lessons.is_empty() {
+        return Ok(());
+    }
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let platforms: Vec<i16> = Platform::ALL.iter().map(|platform| platform.code()).collect();
+    let leaps = lessons.iter().map(Lesson::stored_leap).collect::<Result<Vec<_>, _>>()?;
     sqlx::query(LEARN)
-        .bind(platforms)
-        .bind(learnt.map(|known| number(known.answered)))
-        .bind(learnt.map(|known| number(known.against)))
-        .bind(learnt.map(|known| known.excess))
+        .bind(lessons.iter().map(|lesson| lesson.platform.code()).collect::<Vec<_>>())
+        .bind(lessons.iter().map(|lesson| number(lesson.record.answered)).collect::<Vec<_>>())
+        .bind(lessons.iter().map(|lesson| number(lesson.record.against)).collect::<Vec<_>>())
+        .bind(lessons.iter().map(|lesson| lesson.record.excess).collect::<Vec<_>>())
+        .bind(leaps)
+        .bind(lessons.iter().map(|lesson| lesson.well).collect::<Vec<_>>())
         .execute(&mut **tx)
         .await?;
     Ok(())
+}
+
+pub(super) async fn leaps(conn: &mut PgConnection) -> Result<Vec<Leap>, Fault> {
+    let stored: Vec<String> = sqlx::query_scalar(LEAPS).fetch_all(conn).await?;
+    Ok(stored.iter().map(|stored| Leap::read(stored)).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

@@ -133,6 +133,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("settle.ACCEPTED", settle::ACCEPTED),
     ("settle.KNOWN", settle::KNOWN),
     ("settle.LEARN", settle::LEARN),
+    ("settle.LEAPS", settle::LEAPS),
     ("settle.JUDGE", settle::JUDGE),
     ("settle.SILENCE", settle::SILENCE),
     ("settle.SETTLE", settle::SETTLE),

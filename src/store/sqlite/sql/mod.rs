@@ -187,7 +187,9 @@ statements! {
     AGAINST = "SELECT variant, count(*) FROM failure WHERE fanout_id = ?1 AND outcome IN (2, 3, 4) GROUP BY variant";
     ACCEPTED_SHARE = "SELECT accept_dead_percent FROM fanout WHERE id = ?1";
     KNOWN = "SELECT platform, answered, against, excess FROM dead_share WHERE platform IN (1, 2, 3)";
-    LEARN = "UPDATE dead_share SET answered = ?2, against = ?3, excess = ?4 WHERE platform = ?1";
+    LEARN = "UPDATE dead_share SET answered = ?2, against = ?3, excess = ?4,
+        leap = CASE WHEN ?6 THEN NULL ELSE coalesce(?5, leap) END WHERE platform = ?1";
+    LEAPS = "SELECT leap FROM dead_share WHERE platform IN (1, 2, 3) AND leap IS NOT NULL ORDER BY platform";
     SILENCE_JUDGED = "UPDATE follow SET kinds = 0 WHERE device_key IN (SELECT f.device_key FROM failure f
         JOIN device d ON d.device_key = f.device_key
         WHERE f.fanout_id = ?1 AND f.outcome IN (2, 3, 4) AND d.state <> 0) AND kinds <> 0";
