@@ -99,6 +99,7 @@ impl App {
                 requests_per_s_per_key: config.api.requests_per_s_per_key,
                 max_backlog: config.api.max_backlog,
             },
+            keep_ms: i64::from(config.retention.keep_days) * 86_400_000,
         };
         let limits = door::Limits { max_connections: config.api.max_connections, ..door::Limits::default() };
         let grace = Duration::from_millis(config.drain.grace_ms);

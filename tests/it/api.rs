@@ -178,6 +178,7 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
         load: Arc::new(AtomicU64::new(0)),
         draining: CancellationToken::new(),
         limits: api::Limits { max_in_flight: 100, requests_per_s_per_key: 0, max_backlog: 1000 },
+        keep_ms: 14 * 86_400_000,
     }
 }
 
