@@ -1,12 +1,14 @@
 //! Owns what becomes of a post that is more than a new event: a repeat, the same news under another id, a correction, an
 //! event whose correction came first. Decided here once, for both databases.
-//! Must never know: SQL, or how the facts were read.
+//! Must never know: any statement, or which database it is.
+
+use sqlx::FromRow;
 
 use super::{Accepted, NewFanout};
 use crate::domain::batch::FanoutKind;
 use crate::domain::derived::Source;
 use crate::domain::event::CorrectionMode;
-use crate::domain::ids::{EventId, FanoutId, MatchId};
+use crate::domain::ids::{EventId, FanoutId, IdError, MatchId};
 
 impl NewFanout {
     /// Its [`news_hash`](crate::domain::event::Event::news_hash), of what people are shown.
@@ -27,12 +29,37 @@ pub(crate) struct Known {
     pub of: Option<(EventId, MatchId, FanoutId)>,
 }
 
+/// What the database says of an event id, and of the fan-out it leads to.
+#[derive(Debug, FromRow)]
+pub(crate) struct KnownRow {
+    content_hash: Vec<u8>,
+    fanout_id: i64,
+    event_id: Option<String>,
+    match_id: Option<String>,
+    family: Option<i64>,
+}
+
+impl KnownRow {
+    /// # Errors
+    /// A stored id that is none.
+    pub(crate) fn parse(self) -> Result<Known, IdError> {
+        let of = match (self.event_id, self.match_id, self.family) {
+            (Some(event), Some(of_match), Some(family)) => {
+                Some((EventId::parse(&event)?, MatchId::parse(&of_match)?, FanoutId(family)))
+            }
+            _ => None,
+        };
+        Ok(Known { hash: self.content_hash, fanout: FanoutId(self.fanout_id), of })
+    }
+}
+
 impl Known {
     fn named_only(&self) -> bool {
         self.hash.is_empty()
     }
 
-    fn family(&self) -> Option<FanoutId> {
+    /// The chain it is one of.
+    pub(crate) fn family(&self) -> Option<FanoutId> {
         self.of.as_ref().map(|(_, _, family)| *family)
     }
 
@@ -52,6 +79,16 @@ pub(crate) struct Tip {
     pub key: Option<String>,
     /// It is held yet: its freeze has fixed nobody.
     pub unsent: bool,
+}
+
+impl Tip {
+    /// One as the database has it: fan-out, event, collapse key, whether it is held.
+    ///
+    /// # Errors
+    /// A stored id that is none.
+    pub(crate) fn parse((id, root, key, unsent): (i64, String, Option<String>, bool)) -> Result<Self, IdError> {
+        Ok(Self { id: FanoutId(id), root: EventId::parse(&root)?, key, unsent })
+    }
 }
 
 /// What is known that bears on a post.

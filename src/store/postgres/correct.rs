@@ -2,14 +2,14 @@
 //! came first. One transaction each, one at a time of a match: they are rare.
 //! Must never know: what is to be done (`store::accepting` decides it).
 
-use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use super::cancel;
 use super::fault::Fault;
 use crate::domain::batch::{FanoutJob, FanoutState};
 use crate::domain::derived::{Origin, hold_ms};
-use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId, MatchId};
-use crate::store::accepting::{Facts, Known, Plan, Tip, Write, decide};
+use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
+use crate::store::accepting::{Facts, Known, KnownRow, Plan, Tip, Write, decide};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
 /// What is read under it changes only by a plain post, whose one row the unique key of `event` decides about.
@@ -97,15 +97,6 @@ pub(super) async fn alone(tx: &mut Transaction<'_, Postgres>, of_match: &str) ->
     Ok(())
 }
 
-#[derive(Debug, FromRow)]
-struct KnownRow {
-    content_hash: Vec<u8>,
-    fanout_id: i64,
-    event_id: Option<String>,
-    match_id: Option<String>,
-    family: Option<i64>,
-}
-
 async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Facts, Fault> {
     let own = known(tx, &new.event.id).await?;
     let target = match &new.event.supersedes {
@@ -115,6 +106,7 @@ async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Fa
     let news: Option<(i64, String)> =
         sqlx::query_as(SAME_NEWS).bind(&new.news_hash()[..]).fetch_optional(&mut **tx).await?;
     let same_news = news.map(|(id, event)| Ok::<_, Fault>((FanoutId(id), EventId::parse(&event)?))).transpose()?;
+    let family = |of: &Option<Known>| of.as_ref().and_then(Known::family);
     let (own_tip, target_tip) = (tip(tx, family(&own)).await?, tip(tx, family(&target)).await?);
     let corrected: Option<i64> =
         sqlx::query_scalar(CORRECTED_NEWS).bind(&new.news_hash()[..]).fetch_optional(&mut **tx).await?;
@@ -123,26 +115,16 @@ async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Fa
     Ok(Facts { own, target, own_tip, target_tip, same_news, corrected_news })
 }
 
-fn family(of: &Option<Known>) -> Option<FanoutId> {
-    of.as_ref().and_then(|known| known.of.as_ref()).map(|(.., family)| *family)
-}
-
 async fn known(tx: &mut Transaction<'_, Postgres>, id: &EventId) -> Result<Option<Known>, Fault> {
     let row: Option<KnownRow> = sqlx::query_as(KNOWN).bind(id.as_str()).fetch_optional(&mut **tx).await?;
-    let Some(row) = row else { return Ok(None) };
-    let of = match (row.event_id, row.match_id, row.family) {
-        (Some(event), Some(of_match), Some(family)) => {
-            Some((EventId::parse(&event)?, MatchId::parse(&of_match)?, FanoutId(family)))
-        }
-        _ => None,
-    };
-    Ok(Some(Known { hash: row.content_hash, fanout: FanoutId(row.fanout_id), of }))
+    Ok(row.map(KnownRow::parse).transpose()?)
 }
 
 async fn tip(tx: &mut Transaction<'_, Postgres>, family: Option<FanoutId>) -> Result<Option<Tip>, Fault> {
     let Some(family) = family else { return Ok(None) };
-    let row: Option<(i64, String, Option<String>, bool)> = sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
-    row.map(|(id, root, key, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, key, unsent })).transpose()
+    let row: Option<(i64, String, Option<String>, bool)> =
+        sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
+    Ok(row.map(Tip::parse).transpose()?)
 }
 
 /// `None`: somebody else posted the id meanwhile.

@@ -1,7 +1,7 @@
 //! Owns the fan-outs that repeat what an earlier one failed to do, and the pauses of those whose attempts are capped.
 //! Must never know: who failed, or why somebody asks again.
 
-use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use super::correct::{NEXT, alone};
 use super::fault::Fault;
@@ -9,6 +9,7 @@ use super::{cancel, reads};
 use crate::domain::batch::FanoutState;
 use crate::domain::derived::Pause;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::replay::ParentRow;
 use crate::store::{FreezeJob, NewReplay, ReplayReply, ResumeReply, StoreError};
 
 pub(super) const MATCH: &str = "SELECT match_id FROM fanout WHERE id = $1";
@@ -52,16 +53,6 @@ pub(super) const RESUME: &str = "
 UPDATE fanout SET paused = 0, resumed = resumed + 1, max_attempts = max_attempts + $2
 WHERE id = $1 AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1, 4)";
 
-#[derive(Debug, FromRow)]
-struct ParentRow {
-    state: i16,
-    settled: bool,
-    superseded_by: Option<i64>,
-    same: Option<i64>,
-    running: Option<i64>,
-    open: bool,
-}
-
 pub(super) const NAMED: &str = "SELECT id FROM fanout WHERE parent = $1 AND kind = 2 AND request_id = $2";
 
 pub(super) async fn named(conn: &mut PgConnection, parent: FanoutId, name: &str) -> Result<Option<FanoutId>, Fault> {
@@ -77,16 +68,10 @@ pub(super) async fn replay(conn: &mut PgConnection, boot: BootId, new: &NewRepla
     let row: Option<ParentRow> =
         sqlx::query_as(PARENT).bind(new.parent.0).bind(&new.request_id).fetch_optional(&mut *tx).await?;
     let Some(row) = row else { return Ok(ReplayReply::Unknown) };
-    let state = FanoutState::from_code(row.state)?;
-    let aside = state == FanoutState::SetAside && !row.open;
-    match (row.same, row.superseded_by, row.running) {
-        (Some(same), ..) => return Ok(ReplayReply::Repeat(FanoutId(same))),
-        (_, Some(by), _) => return Ok(ReplayReply::Superseded(FanoutId(by))),
-        (.., Some(running)) => return Ok(ReplayReply::Running(FanoutId(running))),
-        _ if !row.settled && !aside => return Ok(ReplayReply::Open(state)),
-        _ => {}
+    if let Some(refusal) = row.refusal()? {
+        return Ok(refusal);
     }
-    if !row.settled {
+    if row.is_given_up() {
         sqlx::query(GIVE_UP).bind(new.parent.0).execute(&mut *tx).await?;
     }
     let freeze = add(&mut tx, boot, new).await?;

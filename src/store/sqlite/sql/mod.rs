@@ -151,10 +151,9 @@ statements! {
         WHERE fanout_id = ?1 AND chunk_no = ?2 AND ordinal = ?3";
 
     // Facts.
-    CHUNK_BITS = "SELECT n, state, epoch, done, ok, maybe,
-        coalesce((SELECT state = 3 FROM fanout WHERE id = ?1), 0) AS cancelled,
-        coalesce((SELECT settled_ms IS NOT NULL FROM fanout WHERE id = ?1), 0) AS settled
-        FROM chunk WHERE fanout_id = ?1 AND chunk_no = ?2";
+    CHUNK_BITS = "SELECT c.n, c.state, c.epoch, c.done, c.ok, c.maybe, coalesce(f.state = 3, 0) AS cancelled,
+        f.settled_ms IS NOT NULL AS settled FROM chunk c LEFT JOIN fanout f ON f.id = c.fanout_id
+        WHERE c.fanout_id = ?1 AND c.chunk_no = ?2";
     WRITE_BITS = "UPDATE chunk SET done = ?3, ok = ?4, maybe = ?5 WHERE fanout_id = ?1 AND chunk_no = ?2";
     CLOSE_CHUNK = "UPDATE chunk SET state = 2, owner = NULL, rest_outcome = ?3, rest_cause = ?4
         WHERE fanout_id = ?1 AND chunk_no = ?2";
