@@ -16,6 +16,7 @@ mod explained;
 mod facts;
 mod frozen;
 mod import;
+mod pages;
 mod planted;
 pub mod postgres;
 pub mod records;
