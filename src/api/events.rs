@@ -119,7 +119,9 @@ fn check(api: &Api, catalogue: &Catalogue, event: Event, deadline_ms: i64) -> Re
     (api.state.fits)(catalogue, &event).map_err(|fault| vec![fault])?;
     let kind = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?;
     let (class, shown) = (kind.class, kind.required.clone());
-    Ok(NewFanout { content_hash: event.content_hash(), shown, class, deadline_ms, event })
+    let names = event.supersedes.as_ref().map_or(&event.id, |correction| &correction.event_id);
+    let collapse_key = kind.collapse_key_under(&event, names);
+    Ok(NewFanout { content_hash: event.content_hash(), collapse_key, shown, class, deadline_ms, event })
 }
 
 fn draft(posted: EventRequest) -> EventDraft {

@@ -5,14 +5,15 @@ use sqlx::{FromRow, PgConnection};
 
 use super::fault::{Fault, corrupt, count};
 use super::rows::{JobRow, job_columns};
+use super::settle;
 use crate::domain::batch::{Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::derived::PauseReason;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::store::damaged::warn_of_fanouts;
-use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView, Kin, StoreError, Swept, Waiting};
+use crate::store::facts::{Facts, Snapshot, judgement_of};
+use crate::store::{FanoutQuery, FanoutView, Kin, Settled, StoreError, Swept, Waiting};
 
 pub(super) const JOB: &str =
     concat!("SELECT ", job_columns!(), " FROM fanout f JOIN event e ON e.event_id = f.event_id WHERE f.id = $1");
@@ -238,22 +239,29 @@ pub(super) async fn sweep(conn: &mut PgConnection, older_than_ms: i64) -> Result
     let complete: Vec<i64> = sqlx::query_scalar(COMPLETE).fetch_all(&mut *conn).await?;
     let unreported: Vec<ViewRow> = sqlx::query_as(UNREPORTED).bind(older_than_ms).fetch_all(&mut *conn).await?;
     let complete = complete.into_iter().map(FanoutId).collect();
-    Ok(Swept { complete, unreported: readable(conn, unreported).await? })
+    let unreported = readable(conn, unreported).await?;
+    Ok(Swept { complete, unreported, leaps: settle::leaps(conn).await? })
 }
 
 /// One that does not parse must not keep all others from being settled and reported.
-async fn readable(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
-    let (mut views, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
+async fn readable(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<Settled>, Fault> {
+    let (mut settled, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         let id = FanoutId(row.id);
-        match complete(conn, row).await {
-            Ok(view) => views.push(view),
+        match reported(conn, row).await {
+            Ok(one) => settled.push(one),
             Err(Fault::Ours(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
             Err(fault) => return Err(fault),
         }
     }
     warn_of_fanouts("sweep", &damaged);
-    Ok(views)
+    Ok(settled)
+}
+
+/// A settled fan-out with all that its settling said.
+async fn reported(conn: &mut PgConnection, row: ViewRow) -> Result<Settled, Fault> {
+    let (judged, withheld) = judgement_of(row.settled.as_deref())?;
+    Ok(Settled { view: complete(conn, row).await?, judged, withheld })
 }
 
 pub(super) async fn mark_reported(conn: &mut PgConnection, id: FanoutId) -> Result<(), Fault> {
