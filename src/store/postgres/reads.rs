@@ -56,7 +56,12 @@ UNION ALL SELECT 'failure', x.outcome, count(*) FROM failure x JOIN k ON k.chunk
 pub(super) const PARTS: &str = "SELECT counters FROM fanout_part WHERE fanout_id = $1 ORDER BY boot_id";
 
 pub(super) const BACKLOG: &str = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
-pub(super) const OPEN_CHUNKS: &str = "SELECT class, count(*) FROM chunk WHERE state = 0 GROUP BY class";
+/// What nobody may claim goes before nothing: a paused fan-out waits until it is resumed or over.
+pub(super) const OPEN_CHUNKS: &str = "
+SELECT class, count(*) FROM chunk
+WHERE state = 0 AND fanout_id NOT IN (
+    SELECT id FROM fanout WHERE settled_ms IS NULL AND paused <> 0 AND deadline_ms > fanfare_now_ms())
+GROUP BY class";
 
 /// Both sweeps take the oldest 100: a caller sweeps again. Of a cancelled fan-out only what is in hand is waited for.
 pub(super) const COMPLETE: &str = "

@@ -320,7 +320,8 @@ async fn a_commit_is_on_disk_whatever_the_servers_default() {
 /// it does not help that all are settled while nobody has written yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn fanouts_that_settle_at_once_know_what_each_other_found() {
-    let (database, store) = migrated(12).await;
+    // Three eighths of them are for events.
+    let (database, store) = migrated(20).await;
     let boot = instance(&store).await;
     healthy(&store, boot, "well", 50).await;
     let mut ids = Vec::new();

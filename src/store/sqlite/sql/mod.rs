@@ -202,7 +202,8 @@ statements! {
     UNREPORTED = "SELECT id FROM fanout WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= ?1
         ORDER BY id LIMIT ?2";
     BACKLOG = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
-    OPEN_CHUNKS_BY_CLASS = "SELECT class, count(*) FROM chunk WHERE state = 0 GROUP BY class";
+    OPEN_CHUNKS_BY_CLASS = "SELECT class, count(*) FROM chunk WHERE state = 0 AND fanout_id NOT IN
+        (SELECT id FROM fanout WHERE settled_ms IS NULL AND paused <> 0 AND deadline_ms > ?1) GROUP BY class";
 
     // Sweeps: kind 3.
     LIVE_PAGE = "SELECT device_key FROM device WHERE device_key > ?1 AND state = 0 ORDER BY device_key LIMIT ?2";
