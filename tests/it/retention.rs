@@ -162,9 +162,13 @@ async fn replayed_past_retention(database: Database, run: &'static str) {
     let asked = |seconds| ReplayRequest { useful_for_s: Some(seconds), ..ReplayRequest::default() };
     let old = first.client.replay(&parent, &asked(5)).await.unwrap().fanout_id.unwrap();
     assert_eq!(first.settled(&old).await.delivered, 1);
+    let before = world.emulator.stats().requests;
     let young = first.client.replay(&parent, &asked(60)).await.unwrap();
     assert_eq!(young.recipients, 2, "whom the old one has not reached");
     let young = young.fanout_id.unwrap();
+    // Cancelled while both wait to be tried again: an attempt in flight may have reached somebody.
+    world.emulator.logged(before + 2).await;
+    assert_eq!(first.client.fanout(&young, Duration::from_millis(500)).await.unwrap().pending, 2);
     first.client.cancel(&young).await.unwrap();
     first.settled(&young).await;
     first.stop().await.unwrap();
