@@ -162,15 +162,15 @@ async fn replayed_past_retention(database: Database, run: &'static str) {
     let asked = |seconds| ReplayRequest { useful_for_s: Some(seconds), ..ReplayRequest::default() };
     let old = first.client.replay(&parent, &asked(5)).await.unwrap().fanout_id.unwrap();
     assert_eq!(first.settled(&old).await.delivered, 1);
-    let before = world.emulator.stats().requests;
     let young = first.client.replay(&parent, &asked(60)).await.unwrap();
     assert_eq!(young.recipients, 2, "whom the old one has not reached");
     let young = young.fanout_id.unwrap();
-    // Cancelled while both wait to be tried again: an attempt in flight may have reached somebody.
-    world.emulator.logged(before + 2).await;
-    assert_eq!(first.client.fanout(&young, Duration::from_millis(500)).await.unwrap().pending, 2);
     first.client.cancel(&young).await.unwrap();
     first.settled(&young).await;
+    // Whoever it had sent something to before the cancel came may have it.
+    let dry = |seconds| ReplayRequest { dry_run: true, ..asked(seconds) };
+    let left = first.client.replay(&parent, &dry(600)).await.unwrap().recipients;
+    assert!(left <= 2, "{left}");
     first.stop().await.unwrap();
 
     // As long as all of them are kept for sure, it can be replayed.
@@ -185,8 +185,7 @@ async fn replayed_past_retention(database: Database, run: &'static str) {
     beside.close().await;
     failing(&[]);
     let second = world.serve().await;
-    let dry = |seconds| ReplayRequest { dry_run: true, ..asked(seconds) };
-    assert_eq!(second.client.replay(&parent, &dry(600)).await.unwrap().recipients, 2);
+    assert_eq!(second.client.replay(&parent, &dry(600)).await.unwrap().recipients, left);
     refused(second.client.replay(&parent, &dry(7_200)).await).await;
     second.stop().await.unwrap();
 
