@@ -123,15 +123,15 @@ impl Claimer {
         }
     }
 
-    /// What to ask for: chunks to fill the hands, or, with full hands, one of a more urgent class than the least in hand.
+    /// What to ask for: chunks to fill the hands, or, with full hands, one that goes before the last in hand.
     fn request(&self) -> Option<ClaimRequest> {
         let room = self.hands.room();
         if room > 0 {
             let want = u32::try_from(room.div_ceil(CHUNK_SIZE)).unwrap_or(u32::MAX);
-            return Some(ClaimRequest { boot: self.boot, want, more_urgent_than: None });
+            return Some(ClaimRequest { boot: self.boot, want, ahead_of: None });
         }
-        let class = self.hands.displaced_by_more_urgent()?;
-        Some(ClaimRequest { boot: self.boot, want: 1, more_urgent_than: Some(class) })
+        let ahead_of = self.hands.displaced()?;
+        Some(ClaimRequest { boot: self.boot, want: 1, ahead_of: Some(ahead_of) })
     }
 
     /// Chunks taken; `None` when the hands want none. Claims go by urgency, so that while there is always something urgent

@@ -18,6 +18,7 @@ use crate::domain::recipient::KindMask;
 use crate::store::{FreezeJob, FreezeReply, FreezeStep, Store, StoreError};
 use crate::telemetry::Outage;
 
+use super::rank::rank;
 use super::source::Reading;
 use super::{Hands, ToSender};
 
@@ -47,13 +48,6 @@ pub struct Freezer {
     pub frozen: mpsc::UnboundedSender<FanoutId>,
     /// The ceiling, per second: ranks spread a big fan-out over the time it takes.
     pub rate_per_s: f64,
-}
-
-/// `begin + position x 500 / ceiling`, in ms: when the chunk would be sent if it were alone. A fan-out begins when it
-/// was accepted; a sweep at its deadline, so that it goes behind whatever of its class is accepted before that.
-#[expect(clippy::cast_possible_truncation, reason = "far below 2^53 ms")]
-fn rank(begin_ms: i64, position: f64, rate_per_s: f64) -> i64 {
-    begin_ms + (position * CHUNK_SIZE as f64 * 1000.0 / rate_per_s) as i64
 }
 
 impl Freezer {
@@ -172,7 +166,8 @@ impl Freezer {
     fn step(&self, job: &FreezeJob, at: (DeviceKey, i32), keys: Vec<DeviceKey>, last: bool) -> FreezeStep {
         let chunks: Vec<Vec<DeviceKey>> = keys.chunks(CHUNK_SIZE).map(<[DeviceKey]>::to_vec).collect();
         let (from, first_chunk) = at;
-        let ranks = (0..chunks.len()).map(|i| self.rank(job, first_chunk, i)).collect();
+        let before = (usize::try_from(first_chunk).unwrap_or(0)..).map(|no| no * CHUNK_SIZE);
+        let ranks = chunks.iter().zip(before).map(|(chunk, before)| self.rank(job, before, chunk.len())).collect();
         let claim_first = self.hands.room().div_ceil(CHUNK_SIZE).min(chunks.len());
         FreezeStep {
             boot: self.boot,
@@ -188,10 +183,12 @@ impl Freezer {
         }
     }
 
-    fn rank(&self, job: &FreezeJob, first_chunk: i32, i: usize) -> i64 {
+    /// A fan-out begins when it was accepted; a sweep at its deadline, so that it goes behind whatever of its class is
+    /// accepted before that.
+    fn rank(&self, job: &FreezeJob, before: usize, n: usize) -> i64 {
         let FanoutJob { origin, accepted_ms, deadline_ms, .. } = &job.job;
         let begin = if origin.source == Source::Devices { *deadline_ms } else { *accepted_ms };
-        rank(begin, f64::from(first_chunk) + i as f64, self.rate_per_s)
+        rank(begin, before, n, self.rate_per_s)
     }
 
     /// Repeats a step whose answer was lost: it answers again what it did, so that no claimed chunk is forgotten.

@@ -23,6 +23,7 @@ mod launch;
 pub mod lease;
 pub mod outbox;
 mod pause;
+mod rank;
 pub mod sender;
 pub mod show;
 mod source;
@@ -33,7 +34,7 @@ pub mod variant;
 pub mod wiring;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI16, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI16, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -69,13 +70,14 @@ pub enum ToSender {
 pub struct Hands {
     enough: usize,
     launchable: Arc<AtomicU64>,
-    urgent: AtomicUsize,
+    ahead: AtomicUsize,
     open: AtomicUsize,
     in_flight: AtomicUsize,
     breaker: AtomicU8,
     refused: AtomicU8,
     totals: Totals,
-    least_urgent: AtomicI16,
+    last_class: AtomicI16,
+    last_rank: AtomicI64,
     low: Notify,
     fresh: Notify,
     doubt: Notify,
@@ -95,13 +97,14 @@ impl Hands {
         Self {
             enough: usize::try_from(slots).map_or(usize::MAX, |slots| slots.saturating_mul(2)),
             launchable: Arc::new(AtomicU64::new(0)),
-            urgent: AtomicUsize::new(0),
+            ahead: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             breaker: AtomicU8::new(0),
             refused: AtomicU8::new(0),
             totals,
-            least_urgent: AtomicI16::new(NO_CLASS),
+            last_class: AtomicI16::new(NO_CLASS),
+            last_rank: AtomicI64::new(0),
             low: Notify::new(),
             fresh: Notify::new(),
             doubt: Notify::new(),
@@ -111,12 +114,14 @@ impl Hands {
     fn show(&self, hand: &hand::Hand, in_flight: usize, (breaker, refused): (BreakerState, Refused)) {
         let launchable = hand.launchable();
         self.launchable.store(launchable as u64, Ordering::Relaxed);
-        self.urgent.store(hand.launchable_above_least(), Ordering::Relaxed);
+        self.ahead.store(hand.launchable_ahead_of_last(), Ordering::Relaxed);
         self.open.store(hand.open(), Ordering::Relaxed);
         self.in_flight.store(in_flight, Ordering::Relaxed);
         self.breaker.store(breaker as u8, Ordering::Relaxed);
         self.refused.store(refused.bits(), Ordering::Relaxed);
-        self.least_urgent.store(hand.least_urgent().map_or(NO_CLASS, Class::code), Ordering::Relaxed);
+        let last = hand.last();
+        self.last_class.store(last.map_or(NO_CLASS, |(class, _)| class.code()), Ordering::Relaxed);
+        self.last_rank.store(last.map_or(0, |(_, rank)| rank), Ordering::Relaxed);
         if launchable < self.enough {
             self.low.notify_one();
         }
@@ -166,18 +171,21 @@ impl Hands {
         self.enough.saturating_sub(self.launchable()).min(most)
     }
 
-    /// With full hands: the least urgent class in hand, while what is more urgent in hand would not fill them by itself.
+    /// With full hands: the place of the last chunk in hand, while what is ahead of it would not fill them by itself. What
+    /// is ahead of that place goes first, and must not wait until the hands have room: at a low ceiling a chunk takes
+    /// minutes.
     #[must_use]
-    pub fn displaced_by_more_urgent(&self) -> Option<Class> {
-        let full = self.urgent.load(Ordering::Relaxed) >= self.enough || self.open.load(Ordering::Relaxed) >= MOST_OPEN;
-        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|_| !full)
+    pub fn displaced(&self) -> Option<(Class, i64)> {
+        let full = self.ahead.load(Ordering::Relaxed) >= self.enough || self.open.load(Ordering::Relaxed) >= MOST_OPEN;
+        let class = Class::from_code(self.last_class.load(Ordering::Relaxed)).ok().filter(|_| !full)?;
+        Some((class, self.last_rank.load(Ordering::Relaxed)))
     }
 
     /// With chunks in hand and none of them of the least urgent class there is: the least urgent in hand.
     #[must_use]
     pub fn without_bulk(&self) -> Option<Class> {
         let room = self.open.load(Ordering::Relaxed) < MOST_OPEN;
-        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|class| room && *class != Class::Bulk)
+        Class::from_code(self.last_class.load(Ordering::Relaxed)).ok().filter(|class| room && *class != Class::Bulk)
     }
 
     /// An answer of the store was lost: this instance may own chunks it does not know of.

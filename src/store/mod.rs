@@ -133,7 +133,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now. The `maybe` of a
     /// chunk that was ever lost uncleanly is everyone without an outcome.
-    /// With `more_urgent_than` only chunks of a more urgent class than that one.
+    /// With `ahead_of` only chunks before that place.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Takes the first open chunk of the least urgent class that has any, if that class is less urgent than `than`: it

@@ -131,8 +131,8 @@ pub struct ClaimRequest {
     pub boot: BootId,
     /// Most chunks.
     pub want: u32,
-    /// Only classes more urgent than this one.
-    pub more_urgent_than: Option<Class>,
+    /// Only chunks before this place in the order of (class, rank).
+    pub ahead_of: Option<(Class, i64)>,
 }
 
 /// The answer to a heartbeat.

@@ -111,6 +111,11 @@ impl Record {
             .saturating_sub(hundredths(answers.answered().saturating_mul(self.allowed_percent())))
     }
 
+    /// Whether what was found beyond the share allowed keeps everybody from being judged.
+    const fn shut(&self) -> bool {
+        self.excess > (DEAD_SHARE_MIN * 100) as i64
+    }
+
     /// Whether the verdicts among these answers are carried out.
     pub(crate) fn rule(&self, answers: Answers) -> Ruling {
         let Answers { accepted, against } = answers;
@@ -128,8 +133,7 @@ impl Record {
     pub(crate) fn rule_sweep(&self, answers: Answers, accepted_percent: Option<u64>) -> Ruling {
         let limit = accepted_percent.unwrap_or(DEAD_SHARE_LIMIT_PERCENT);
         let own = answers.against >= DEAD_SHARE_MIN && answers.against * 100 > answers.answered() * limit;
-        let shut = accepted_percent.is_none() && self.excess > (DEAD_SHARE_MIN * 100) as i64;
-        match (own || shut, answers.accepted) {
+        match (own || (accepted_percent.is_none() && self.shut()), answers.accepted) {
             (true, _) => Ruling::Leap,
             (false, 0) => Ruling::Unproven,
             (false, _) => Ruling::Judged,
@@ -213,7 +217,7 @@ pub(crate) struct Lesson {
     pub record: Record,
     /// It leapt; `None` leaves the leap that is remembered, unless it is well.
     pub leap: Option<Leap>,
-    /// Somebody of it was accepted, and it did not leap: no leap is to be remembered.
+    /// Somebody of it was accepted, it did not leap and the guard is open: no leap is to be remembered.
     pub well: bool,
 }
 
@@ -229,8 +233,7 @@ impl Lesson {
 }
 
 impl Leap {
-    /// One that was stored.
-    /// One that does not parse, a newer build's for instance, is told in the log: it must keep nothing from being settled.
+    /// Those stored. One that does not parse, a newer build's say, is told in the log and keeps nothing from being settled.
     pub(crate) fn read_all(stored: &[String]) -> Vec<Self> {
         let read = |text: &String| {
             serde_json::from_str(text)
@@ -298,7 +301,8 @@ impl Rulings {
             let record = if self.teaches { was.after(answers, ruling) } else { was };
             let leapt = ruling == Ruling::Leap && answers.against > 0;
             let leap = leapt.then(|| Leap { fanout: of, withheld: self.tell(platform, answers, ruling) });
-            let well = ruling != Ruling::Leap && answers.accepted > 0;
+            // A sweep that was told what to take for true judges while the guard is shut: that does not open it.
+            let well = ruling != Ruling::Leap && answers.accepted > 0 && !record.shut();
             (record != was || leapt || well).then_some(Lesson { platform, record, leap, well })
         };
         self.each().filter_map(lesson).collect()
@@ -459,6 +463,11 @@ mod tests {
             swept.iter().map(|l| (l.leap.is_some(), l.well)).collect::<Vec<_>>(),
             [(true, false), (false, true)]
         );
+        // One that was told what to take for true is judged while the guard is shut, and leaves it so.
+        let known = [android.record; 3];
+        let told = Rulings::of_sweep(answers, &known, Some(95));
+        assert_eq!(told.judged().collect::<Vec<_>>(), [Platform::Android]);
+        assert!(told.lessons(FanoutId(9), &known).iter().all(|lesson| !lesson.well), "{told:?}");
     }
 
     #[test]

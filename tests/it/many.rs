@@ -64,9 +64,10 @@ async fn one_large_and_many_small() {
     let mut small = Vec::new();
     for n in 0..12 {
         let run = format!("few-{n}");
-        small.push(instances[n % 4].goal(&run, &run, USEFUL_S).await);
+        let before = reached(&world, "crowd").len();
+        small.push((before, instances[n % 4].goal(&run, &run, USEFUL_S).await));
     }
-    for id in &small {
+    for (_, id) in &small {
         let fanout = instances[1].settled(id).await;
         assert_eq!((fanout.recipients, fanout.delivered), (40, 40), "{fanout:?}");
     }
@@ -74,10 +75,16 @@ async fn one_large_and_many_small() {
     assert_eq!((fanout.recipients, fanout.delivered, fanout.attempts), (4000, 4000, 4000), "{fanout:?}");
     let stats = world.emulator.stats();
     assert_eq!((stats.distinct_accepted, stats.duplicates_accepted), (4480, 0), "{stats:?}");
-    let last_of_large = reached(&world, "crowd").into_iter().max().unwrap();
-    let late =
-        (0..12).filter(|n| reached(&world, &format!("few-{n}")).into_iter().max().unwrap() > last_of_large).count();
-    assert_eq!(late, 0, "no small one waits for the large one to end");
+    // In sends of the large one, not in seconds; and of most of them, for one may be held up by a busy machine. All small
+    // ones together are 480 sends; behind what was in hand already they would wait for 1,500 and more.
+    let large_at = reached(&world, "crowd");
+    let waited = |(n, before): (usize, usize)| {
+        let over = reached(&world, &format!("few-{n}")).into_iter().max().unwrap();
+        large_at.iter().filter(|at| **at < over).count() - before
+    };
+    let mut waits: Vec<usize> = small.iter().map(|(before, _)| *before).enumerate().map(waited).collect();
+    waits.sort_unstable();
+    assert!(waits[6] < 1300, "the small ones waited for these of 4000 of the large one: {waits:?}");
     let all: Vec<&Process> = instances.iter().collect();
     let told = lines(&all);
     assert_eq!(told.len(), 13, "one line for each");

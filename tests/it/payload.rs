@@ -209,10 +209,16 @@ impl Poster {
         Self { http: reqwest::Client::new(), url: format!("{}/v1/events", process.api), key: process.key.clone() }
     }
 
+    /// As callers do: what is refused for now is sent again.
     async fn post(&self, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
-        let request = self.http.post(&self.url).bearer_auth(&self.key).header("content-type", "application/json");
-        let answer = request.body(body).send().await.unwrap();
-        (answer.status(), answer.bytes().await.unwrap().to_vec())
+        for _ in 0..100 {
+            let request = self.http.post(&self.url).bearer_auth(&self.key).header("content-type", "application/json");
+            let answer = request.body(body.clone()).send().await.unwrap();
+            if answer.status() != StatusCode::SERVICE_UNAVAILABLE {
+                return (answer.status(), answer.bytes().await.unwrap().to_vec());
+            }
+        }
+        panic!("refused a hundred times");
     }
 }
 

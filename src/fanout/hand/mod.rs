@@ -110,11 +110,10 @@ impl Hand {
         self.chunks.values().map(Chunk::launchable).sum()
     }
 
-    /// Recipients that can be launched now, of classes more urgent than the least in hand.
+    /// Recipients that can be launched now and are not of the last chunk.
     #[must_use]
-    pub fn launchable_above_least(&self) -> usize {
-        let least = self.least_urgent();
-        self.chunks.iter().filter(|(key, _)| Some(key.class) != least).map(|(_, c)| c.launchable()).sum()
+    pub fn launchable_ahead_of_last(&self) -> usize {
+        self.launchable() - self.chunks.last_key_value().map_or(0, |(_, chunk)| chunk.launchable())
     }
 
     /// Recipients without an outcome.
@@ -128,10 +127,10 @@ impl Hand {
         self.chunks.iter().map(|(key, chunk)| (*key, chunk))
     }
 
-    /// The least urgent class in hand.
+    /// The place of the last chunk in hand.
     #[must_use]
-    pub fn least_urgent(&self) -> Option<Class> {
-        self.chunks.last_key_value().map(|(key, _)| key.class)
+    pub fn last(&self) -> Option<(Class, i64)> {
+        self.chunks.last_key_value().map(|(key, _)| (key.class, key.rank))
     }
 
     /// Whether a fan-out has a chunk in hand.

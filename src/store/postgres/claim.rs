@@ -38,7 +38,7 @@ pub(super) const CLAIM: &str = with_recipients!(
     "
 WITH c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
-    WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND ($3::smallint IS NULL OR k.class < $3)
+    WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND (k.class, k.rank) < (coalesce($3, 32767::smallint), coalesce($4, 9223372036854775807))
       AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
     ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
 k AS (
@@ -89,7 +89,8 @@ pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Res
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
         .bind(i64::from(request.want))
-        .bind(request.more_urgent_than.map(|class| class.code()))
+        .bind(request.ahead_of.map(|(class, _)| class.code()))
+        .bind(request.ahead_of.map(|(_, rank)| rank))
         .fetch_all(&mut *conn)
         .await?;
     readable(conn, request.boot, rows).await

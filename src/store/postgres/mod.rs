@@ -226,7 +226,7 @@ impl Store for PostgresStore {
     }
 
     async fn settle(&self, id: FanoutId) -> Result<SettleReply, StoreError> {
-        on!(self.main.longer_by(settle::JUDGING), "settle", |conn| settle::settle(conn, id))
+        on!(self.main.longer_by(settle::WAITING_AND_JUDGING), "settle", |conn| settle::settle(conn, id))
     }
 
     async fn mark_reported(&self, id: FanoutId) -> Result<(), StoreError> {

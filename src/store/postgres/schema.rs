@@ -2,8 +2,9 @@
 //! Must never know: what the tables are for.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
@@ -14,6 +15,14 @@ use crate::store::StoreError;
 pub(super) const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended('fanfare migrate', 0))";
 pub(super) const APPLIED: &str = "SELECT version, checksum, success FROM _sqlx_migrations ORDER BY version";
 pub(super) const EXISTS: &str = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL";
+
+/// While a migration waits for its table, everybody who comes after it waits behind it: so it waits no longer than this,
+/// lets the others through, and asks again.
+pub(super) const BRIEFLY: &str = "SET lock_timeout = '1s'";
+/// How long the others are let through.
+const LET_THROUGH: Duration = Duration::from_secs(1);
+/// How often a migration asks for its table: about five minutes.
+const TRIES: u32 = 150;
 
 /// The migrations compiled into this build.
 fn migrator() -> Migrator {
@@ -29,10 +38,23 @@ pub(super) async fn migrate(options: &PgConnectOptions) -> Result<u32, Fault> {
     let mut migrator = migrator();
     migrator.set_locking(false);
     // `run` takes an `Acquire`, which no future that must be `Send` can name; this is the driver's own way around.
-    migrator.run_direct(None, &mut connection, false).await.map_err(refused)?;
+    sqlx::query(BRIEFLY).execute(&mut connection).await?;
+    let mut tries = 1;
+    while let Err(error) = migrator.run_direct(None, &mut connection, false).await {
+        let Some(version) = waiting(&error).filter(|_| tries < TRIES) else { return Err(refused(error)) };
+        tracing::warn!(target: "fanfare::store", version, tries, "a migration waits for a table that a long transaction holds; it asks again");
+        tries += 1;
+        tokio::time::sleep(LET_THROUGH).await;
+    }
     let after = applied_count(&mut connection).await?;
     connection.close().await?;
     count("number of migrations", after - before)
+}
+
+/// The migration that did not get its table in time. It was rolled back.
+fn waiting(error: &MigrateError) -> Option<i64> {
+    let MigrateError::ExecuteMigration(sqlx::Error::Database(e), version) = error else { return None };
+    (e.code().as_deref() == Some("55P03")).then_some(*version)
 }
 
 async fn applied_count(connection: &mut PgConnection) -> Result<i64, Fault> {
@@ -45,8 +67,8 @@ async fn applied_count(connection: &mut PgConnection) -> Result<i64, Fault> {
 }
 
 /// Keeps the type of a database error; the driver's own refusals become schema errors.
-fn refused(e: sqlx::migrate::MigrateError) -> Fault {
-    use sqlx::migrate::MigrateError as M;
+fn refused(e: MigrateError) -> Fault {
+    use MigrateError as M;
     match e {
         M::Execute(e) => Fault::Database(e),
         M::ExecuteMigration(e, version) => match super::fault::explain("migrate", Fault::Database(e)) {

@@ -18,7 +18,7 @@ use crate::store::verdicts::{self, Answers, ByPlatform, Lesson, Record, Rulings}
 use crate::store::{Leap, SettleReply, Settled, planted};
 
 /// What a settle may take beside the time any call may take: the seconds of [`WAIT`] and of [`PATIENCE`].
-pub(super) const JUDGING: Duration = Duration::from_secs(120);
+pub(super) const WAITING_AND_JUDGING: Duration = Duration::from_secs(120);
 
 /// Judging a third of a million devices takes longer than a statement otherwise may.
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
@@ -29,13 +29,14 @@ pub(super) const WAIT: &str = "SET LOCAL lock_timeout = '60s'";
 /// For its own row it waits no longer than anybody does.
 pub(super) const NO_LONGER: &str = "SET LOCAL lock_timeout TO DEFAULT";
 
-/// Whether there is anything left to do, asked without a lock. An owned chunk answers at once, whatever is closed: only
+/// Whether there is anything left to do, and whether it was settled already, asked without a lock. An owned chunk answers at once, whatever is closed: only
 /// when none is left are the others looked through. Open chunks of a cancelled fan-out are nobody's business any more.
 pub(super) const BUSY: &str = "
 SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state = 1)
     OR EXISTS (SELECT 1 FROM fanout WHERE id = $1 AND state = 0)
     OR EXISTS (SELECT 1 FROM chunk k JOIN fanout f ON f.id = k.fanout_id
-               WHERE k.fanout_id = $1 AND k.state = 0 AND f.state <> 3)";
+               WHERE k.fanout_id = $1 AND k.state = 0 AND f.state <> 3),
+       EXISTS (SELECT 1 FROM fanout WHERE id = $1 AND settled_ms IS NOT NULL)";
 
 pub(super) const UNFINISHED: &str = "
 SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = $1 AND state IN (0, 1)) AS open,
@@ -103,9 +104,9 @@ struct Unfinished {
 /// and a read sees all that is committed: of two that close the last two chunks at once, the one that committed later
 /// sees both closed and goes on to the lock. A closed chunk never opens again.
 pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<SettleReply, Fault> {
-    let busy: bool = sqlx::query_scalar(BUSY).bind(id.0).fetch_one(&mut *conn).await?;
-    if busy {
-        return Ok(SettleReply::Open);
+    let (busy, settled): (bool, bool) = sqlx::query_as(BUSY).bind(id.0).fetch_one(&mut *conn).await?;
+    if busy || settled {
+        return Ok(if settled { SettleReply::NotOurs } else { SettleReply::Open });
     }
     let mut tx = conn.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;

@@ -115,6 +115,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("replay.PAUSED", replay::PAUSED),
     ("replay.RESUME", replay::RESUME),
     ("schema.LOCK", schema::LOCK),
+    ("schema.BRIEFLY", schema::BRIEFLY),
     ("schema.APPLIED", schema::APPLIED),
     ("schema.EXISTS", schema::EXISTS),
     ("sweep.LIVE_PAGE", sweep::LIVE_PAGE),

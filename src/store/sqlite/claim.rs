@@ -31,9 +31,9 @@ struct ChunkRow {
 
 /// Takes open chunks in order of (class, rank).
 pub(super) async fn claim(conn: &mut SqliteConnection, request: ClaimRequest) -> Answer<Vec<ClaimedChunk>> {
-    let below = request.more_urgent_than.map_or(i16::MAX, Class::code);
-    let open: Vec<ChunkRow> =
-        query_as(sql::OPEN_CHUNKS).bind(below).bind(now_ms()).bind(request.want).fetch_all(&mut *conn).await?;
+    let (class, rank) = request.ahead_of.map_or((i16::MAX, i64::MAX), |(class, rank)| (class.code(), rank));
+    let open = query_as(sql::OPEN_CHUNKS).bind(class).bind(now_ms()).bind(request.want).bind(rank);
+    let open: Vec<ChunkRow> = open.fetch_all(&mut *conn).await?;
     take(conn, request.boot, open).await
 }
 

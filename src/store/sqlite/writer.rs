@@ -21,6 +21,7 @@ use super::fault::{Answer, Fault};
 use super::file::OpenFile;
 use crate::mutant;
 use crate::store::StoreError;
+use crate::telemetry::Outage;
 
 /// Jobs waiting for the writer; callers beyond it wait to hand theirs over.
 const QUEUE: usize = 1_024;
@@ -64,7 +65,14 @@ impl Writer {
         let options = options.create_if_missing(false);
         let (inbox, waiting) = mpsc::channel(QUEUE);
         let counts = Arc::new(Counts::default());
-        let task = Task { options, file, conn: Some(conn), counts: Arc::clone(&counts), _lock: lock };
+        let task = Task {
+            options,
+            file,
+            conn: Some(conn),
+            counts: Arc::clone(&counts),
+            outage: Outage::default(),
+            _lock: lock,
+        };
         tokio::spawn(task.serve(waiting));
         Ok(Self { inbox, counts })
     }
@@ -171,6 +179,8 @@ struct Task {
     /// `None` after a failed transaction: the next one starts on a fresh connection, whatever state this one was in.
     conn: Option<SqliteConnection>,
     counts: Arc<Counts>,
+    /// An outage fails every transaction: its first and its end are told.
+    outage: Outage,
     _lock: File,
 }
 
@@ -209,9 +219,17 @@ impl Task {
 
     async fn commit(&mut self, mut batch: Vec<Box<dyn Job>>) {
         let ended = self.transact(&mut batch).await.map_err(whole_transaction);
-        if let Err(error) = &ended {
-            tracing::warn!(target: "fanfare::store", jobs = batch.len(), %error, "sqlite transaction failed");
-            self.disconnect().await;
+        match &ended {
+            Ok(()) if self.outage.over() => {
+                tracing::info!(target: "fanfare::store", jobs = batch.len(), "sqlite writes again");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if self.outage.begins() {
+                    tracing::warn!(target: "fanfare::store", jobs = batch.len(), %error, "sqlite transaction failed");
+                }
+                self.disconnect().await;
+            }
         }
         let told = if mutant::on("answer_before_commit") { Ok(()) } else { ended };
         for job in batch {

@@ -178,8 +178,8 @@ impl Caller {
     /// Registers followers of `match:{match_id}` by their device tokens, in this order.
     pub async fn follow(&self, match_id: &str, tokens: &[String]) {
         let rows: Vec<String> = tokens.iter().enumerate().map(|(i, token)| row(match_id, i, token)).collect();
-        let rows = rows.into_iter().map(|line| Ok(bytes::Bytes::from(line)));
-        let answer = self.client.import(futures_util::stream::iter(rows.collect::<Vec<_>>())).await.unwrap();
+        let rows: Vec<_> = rows.into_iter().map(|line| Ok(bytes::Bytes::from(line))).collect();
+        let answer = self.client.import(futures_util::stream::iter(rows)).await.unwrap();
         assert_eq!((answer.imported, answer.rejected_total), (tokens.len() as u64, 0), "{:?}", answer.rejected);
     }
 

@@ -35,17 +35,23 @@ pub async fn chunks_are_claimed_by_class_and_then_by_rank(store: Shared) {
     assert_eq!(got, expected);
 }
 
-pub async fn only_more_urgent_classes_are_claimed_when_asked(store: Shared) {
+pub async fn only_what_goes_before_a_place_is_claimed_when_asked(store: Shared) {
     let boot = instance(&store).await;
     for (id, class) in [("n", Class::Normal), ("b", Class::Bulk)] {
         let keys = followers(&store, id, 1).await;
         let job = accept(&store, boot, id, class).await;
-        store.freeze_step(whole(boot, &job, &keys, &[1])).await.unwrap();
+        let mut step = whole(boot, &job, &keys, &[1]);
+        step.ranks = vec![5];
+        store.freeze_step(step).await.unwrap();
     }
-    let urgent = async |than| store.claim(ClaimRequest { boot, want: 10, more_urgent_than: Some(than) }).await.unwrap();
-    assert_eq!(urgent(Class::Urgent).await, []);
-    assert_eq!(urgent(Class::Normal).await, []);
-    assert_eq!(urgent(Class::Bulk).await.iter().map(|c| c.class).collect::<Vec<_>>(), [Class::Normal]);
+    let ahead = async |class, rank| {
+        let claimed = store.claim(ClaimRequest { boot, want: 10, ahead_of: Some((class, rank)) }).await.unwrap();
+        claimed.iter().map(|c| (c.class, c.rank)).collect::<Vec<_>>()
+    };
+    assert_eq!(ahead(Class::Urgent, i64::MAX).await, []);
+    assert_eq!(ahead(Class::Normal, 5).await, [], "its own place is not ahead of it");
+    assert_eq!(ahead(Class::Bulk, 5).await, [(Class::Normal, 5)]);
+    assert_eq!(ahead(Class::Bulk, 6).await, [(Class::Bulk, 5)]);
 }
 
 pub async fn the_floor_is_the_first_chunk_of_the_least_urgent_class(store: Shared) {

@@ -203,6 +203,37 @@ async fn parallel_migrations_apply_each_once() {
     assert_eq!(total as usize, files.count());
 }
 
+/// A migration that waits for its table makes everybody wait behind it: it gives up its place now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_waits_for_its_table_lets_others_through() {
+    let (database, store) = migrated(2).await;
+    let mut connection = database.connection().await;
+    // With the fault it would wait for as long as the table is held.
+    let undo = "SET lock_timeout = '20s'; ALTER TABLE dead_share DROP COLUMN leap; DELETE FROM _sqlx_migrations WHERE version = 8";
+    sqlx::raw_sql(undo).execute(&mut connection).await.unwrap();
+    let mut holder = database.connection().await;
+    let mut long = holder.begin().await.unwrap();
+    sqlx::query("LOCK TABLE dead_share IN ACCESS SHARE MODE").execute(&mut *long).await.unwrap();
+    let migrating = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.migrate().await }
+    });
+    let queued = "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'dead_share'::regclass)";
+    let mut waited = 0;
+    // A reader comes after it each time, and is through in spite of the long transaction.
+    while waited < 2 {
+        if sqlx::query_scalar::<_, bool>(queued).fetch_one(&mut connection).await.unwrap() {
+            sqlx::query("SELECT 1 FROM dead_share").execute(&mut connection).await.unwrap();
+            waited += 1;
+        }
+        assert!(!migrating.is_finished(), "the table is held");
+    }
+    long.rollback().await.unwrap();
+    assert_eq!(migrating.await.unwrap().unwrap(), 1);
+    assert!(store.ready().await.is_ok());
+    store.close().await;
+}
+
 #[tokio::test]
 async fn unknown_stored_values_are_corruption_and_never_a_default() {
     let (database, store) = migrated(2).await;

@@ -153,7 +153,7 @@ pub async fn frozen(store: &Shared, boot: BootId, id: &str, sizes: &[usize]) -> 
 }
 
 pub async fn claim(store: &Shared, boot: BootId, want: u32) -> Vec<ClaimedChunk> {
-    store.claim(ClaimRequest { boot, want, more_urgent_than: None }).await.unwrap()
+    store.claim(ClaimRequest { boot, want, ahead_of: None }).await.unwrap()
 }
 
 /// A frozen fan-out of one chunk, claimed.

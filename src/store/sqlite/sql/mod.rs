@@ -104,7 +104,7 @@ statements! {
     OPEN_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
         CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
-        WHERE c.state = 0 AND c.class < ?1 AND c.not_before_ms <= ?2 AND f.state <> 3
+        WHERE c.state = 0 AND (c.class, c.rank) < (?1, ?4) AND c.not_before_ms <= ?2 AND f.state <> 3
         AND (f.paused = 0 OR f.deadline_ms <= ?2)
         ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no LIMIT ?3";
     FLOOR_CHUNK = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
