@@ -85,9 +85,13 @@ pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, BuildError> {
         Some(Engine::Postgres) => {
             let store = PostgresStore::connect_with(&database.url, database.max_connections, database.for_events())
                 .map_err(unavailable)?;
+            tracing::info!(target: "fanfare::app", engine = "postgres", database = store.place(), "database");
             Ok(Arc::new(store))
         }
-        Some(Engine::Sqlite(path)) => Ok(Arc::new(SqliteStore::open(&path).await.map_err(unavailable)?)),
+        Some(Engine::Sqlite(path)) => {
+            tracing::info!(target: "fanfare::app", engine = "sqlite", database = path.display().to_string(), "database");
+            Ok(Arc::new(SqliteStore::open(&path).await.map_err(unavailable)?))
+        }
         None => Err(BuildError::Config {
             what: "database.url names no database; write postgres://HOST/NAME or sqlite:PATH".to_owned(),
         }),

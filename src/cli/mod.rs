@@ -114,8 +114,8 @@ impl From<DemoError> for Failure {
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Settings for serve, demo, migrate, healthcheck and config, in TOML; they go before the built-in ones, and the
-    /// environment goes before them [default: none].
+    /// Settings for serve, demo, migrate, healthcheck and config, in TOML: they override the built-in ones, and the
+    /// environment overrides them [default: none].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -125,7 +125,7 @@ pub struct Cli {
 /// Where the settings of this process come from.
 #[derive(Debug, Clone, clap::Args)]
 struct Settings {
-    /// Settings in TOML; they go before the built-in ones, and the environment goes before them [default: none].
+    /// Settings in TOML: they override the built-in ones, and the environment overrides them [default: none].
     // Global for what is below the command; another id than the one before the command, which only holds there.
     #[arg(id = "settings", long = "config", global = true, value_name = "FILE")]
     file: Option<PathBuf>,

@@ -82,6 +82,11 @@ fn ended(sweep: &Sweep) -> Result<(), Failure> {
 /// Shows progress to whoever watches, until it has ended.
 async fn wait(client: &Client, id: &str) -> Result<Sweep, ClientError> {
     let live = std::io::stderr().is_terminal();
+    // It may take hours, or wait for credentials: whoever does not see it must know what goes on.
+    let _ = writeln!(
+        std::io::stderr(),
+        "sweep {id} has begun; it goes on when this command ends, until `fanfare fanout cancel {id}`"
+    );
     loop {
         let sweep = match client.sweep(id).await {
             Ok(sweep) => sweep,

@@ -57,6 +57,10 @@ impl Target {
                 let scope = problem.detail.rsplit(' ').next().and_then(Scope::parse).map_or("SCOPE", Scope::as_str);
                 format!("\n  take a key with that scope: `fanfare key --name NAME --scopes {scope}`")
             }
+            "event_conflict" => {
+                "\n  for the same event give the same --occurred-at as well (without it, it is now); for other news another --id"
+                    .to_owned()
+            }
             "fanout_not_found" => "\n  `fanfare fanout list` lists them".to_owned(),
             "device_not_found" => "\n  ids are those you registered or imported, letter for letter".to_owned(),
             "not_found" => format!("\n  is {url} the address of a `fanfare serve`, and of this version?"),

@@ -87,6 +87,13 @@ impl PostgresStore {
         Ok(Self { options, main, ingest, facts })
     }
 
+    /// The database by its server and name, without anything secret.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let name = self.options.get_database().unwrap_or("(of the user's name)");
+        format!("{}:{}/{name}", self.options.get_host(), self.options.get_port())
+    }
+
     /// Sets how long a call may take once it has a connection, instead of 12 s. A settle may take a minute more, and a
     /// migration as long as it takes.
     #[must_use]
