@@ -161,7 +161,8 @@ fn filter_parses(config: &Config) -> Broken {
 }
 
 fn someone_may_call(config: &Config) -> Broken {
-    let fix = "run `fanfare key --name backend --scopes events,devices,ops` and set FANFARE_API_KEYS to the entry it prints";
+    let fix =
+        "run `fanfare key --name backend --scopes events,devices,ops` and set FANFARE_API_KEYS to the entry it prints";
     let nobody = config.api.keys.expose_secret().trim().is_empty();
     broken(nobody, "api.keys", "there is no key, so nobody could call the API".to_owned(), fix)
 }

@@ -20,7 +20,10 @@ pub struct LedgerMetrics {
 impl LedgerMetrics {
     /// Registers them; every outcome is there as 0 from the beginning.
     pub fn register(metrics: &mut Metrics) -> Self {
-        let outcomes = metrics.counters("outcomes", "Recipients by outcome, as found by this instance; devices a sweep asked about count as well.");
+        let outcomes = metrics.counters(
+            "outcomes",
+            "Recipients by outcome, as found by this instance; devices a sweep asked about count as well.",
+        );
         for outcome in Outcome::ALL {
             let _ = outcomes.get_or_create(&[("outcome", outcome.as_str())]);
         }
