@@ -90,8 +90,9 @@ pub(super) async fn show(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Json
 }
 
 async fn look(api: &Api, id: FanoutId) -> Result<wire::Sweep, Refusal> {
-    let end = api.state.store.sweep_end(id).await?.ok_or_else(absent)?;
+    // In this order: what is withheld is fixed together with the end, so it is known to whoever has seen the end.
     let view = api.state.store.fanout(id).await?.filter(|view| view.kind == FanoutKind::Sweep).ok_or_else(absent)?;
+    let end = api.state.store.sweep_end(id).await?.ok_or_else(absent)?;
     // Counting them reads a good part of the table: once, at the end.
     let left = match view.settled_ms {
         Some(_) => Some(api.state.store.live_count(end.after).await?),
