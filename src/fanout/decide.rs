@@ -131,15 +131,15 @@ fn resend_delay(resends: u16) -> Duration {
     }
 }
 
-/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it.
+/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it. One rule for all whom a
+/// refused credential held then, with an attempt or without: `credential`, but for those who may have been reached.
 #[must_use]
 pub fn at_deadline(delivery: Option<&Delivery>, held: Cause) -> (Outcome, Cause) {
+    let last = delivery.and_then(|d| d.cause);
     match delivery {
         Some(d) if d.unconfirmed => (Outcome::Unconfirmed, Cause::None),
-        Some(d) if d.cause == Some(Cause::Credential) => (Outcome::Credential, Cause::None),
-        Some(d) => (Outcome::Expired, d.cause.unwrap_or(held)),
-        None if held == Cause::Credential => (Outcome::Credential, Cause::None),
-        None => (Outcome::Expired, held),
+        _ if held == Cause::Credential || last == Some(Cause::Credential) => (Outcome::Credential, Cause::None),
+        _ => (Outcome::Expired, last.unwrap_or(held)),
     }
 }
 
@@ -246,6 +246,19 @@ mod tests {
         assert_eq!(at_deadline(Some(&failed), Cause::Breaker), (Outcome::Expired, Cause::Transient));
         let sent = Delivery { unconfirmed: true, cause: Some(Cause::Transient), ..Delivery::default() };
         assert_eq!(at_deadline(Some(&sent), Cause::Queue), (Outcome::Unconfirmed, Cause::None));
+    }
+
+    #[test]
+    fn whom_a_refused_credential_held_ends_as_that_with_an_attempt_or_without() {
+        let credential = (Outcome::Credential, Cause::None);
+        let had = |cause| Delivery { cause, ..Delivery::default() };
+        assert_eq!(at_deadline(None, Cause::Credential), credential);
+        for cause in [None, Some(Cause::Transient), Some(Cause::Throttle), Some(Cause::Credential)] {
+            assert_eq!(at_deadline(Some(&had(cause)), Cause::Credential), credential, "{cause:?}");
+        }
+        assert_eq!(at_deadline(Some(&had(Some(Cause::Credential))), Cause::Queue), credential, "its own last word");
+        let sent = Delivery { unconfirmed: true, ..had(Some(Cause::Credential)) };
+        assert_eq!(at_deadline(Some(&sent), Cause::Credential), (Outcome::Unconfirmed, Cause::None));
     }
 
     #[test]

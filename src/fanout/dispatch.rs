@@ -166,6 +166,8 @@ impl Dispatcher {
         let late = self.stock.forfeit_late(self.now);
         self.wiring.ceiling.forfeited(late);
         self.heed();
+        self.gates.see_token(self.token().map(|token| token.1), self.now);
+        self.gates.breaker.tick(self.now);
         self.age();
         self.expire();
         self.wake_delayed();

@@ -51,7 +51,7 @@ impl Dispatcher {
             let (outcome, cause) = match (self.delivery(spot), aside.or(before)) {
                 (delivery, _) if rest.outcome == Outcome::Cancelled => at_cancel(delivery),
                 (None, Some(outcome)) => (outcome, Cause::None),
-                (delivery, _) => at_deadline(delivery, rest.cause),
+                (delivery, _) => at_deadline(delivery, held(rest)),
             };
             self.exposure.take();
             self.finish(spot, outcome, cause);
@@ -152,6 +152,11 @@ impl Dispatcher {
         let rest = rest.filter(|_| chunk.open() > 0);
         self.outbox.end(chunk.meta, ChunkEnd { chunk: chunk.meta.chunk, rest }, self.now);
     }
+}
+
+/// What held those whose chunk ends like this. As an outcome `credential` has no cause beside it.
+fn held(rest: RestOutcome) -> Cause {
+    if rest.outcome == Outcome::Credential { Cause::Credential } else { rest.cause }
 }
 
 /// How those end who were left when their variant stopped.
