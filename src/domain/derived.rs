@@ -111,8 +111,7 @@ mod tests {
     #[test]
     fn a_replay_takes_what_may_still_be_reached_and_what_is_unsure_only_when_asked() {
         let of = |source: Source| Outcome::ALL.iter().copied().filter(|o| source.takes(*o)).collect::<Vec<_>>();
-        let failed =
-            [Outcome::Credential, Outcome::Transient, Outcome::Protocol, Outcome::Expired, Outcome::Internal];
+        let failed = [Outcome::Credential, Outcome::Transient, Outcome::Protocol, Outcome::Expired, Outcome::Internal];
         assert_eq!(of(Source::Failed), failed);
         assert_eq!(of(Source::FailedOrUnconfirmed).len(), 6);
         assert!(of(Source::FailedOrUnconfirmed).contains(&Outcome::Unconfirmed));

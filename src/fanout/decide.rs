@@ -10,8 +10,10 @@ use crate::domain::retry::DEFAULT_THROTTLE_PAUSE;
 use crate::fcm::connections::ConnectionId;
 use crate::mutant;
 
-/// Wait of a recipient that went back to pending: an outage is probed, not hammered.
+/// First wait of a recipient that went back to pending: an outage is probed, not hammered.
 pub const PENDING_DELAY: Duration = Duration::from_secs(1);
+/// Longest wait of one that fails again and again, while too few fail for a breaker to open: as long as that stays open.
+const LONGEST_PENDING: Duration = Duration::from_secs(10);
 
 /// What is remembered of a recipient between its attempts.
 #[derive(Debug, Clone, Default)]
@@ -105,11 +107,12 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
 }
 
 /// The evidence rule: the second failure is final only if the provider answered somebody meaningfully since the
-/// first, so that an outage fails nobody; a probe's failure is never final.
+/// first, so that an outage fails nobody; a probe's failure is never final. Whoever goes back to pending without being a
+/// probe waits longer each time: with few recipients no breaker opens, and nobody else would hold them back.
 fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &Facts) -> Next {
-    let later = facts.now + after.unwrap_or_default().max(PENDING_DELAY);
+    let later = |least: Duration| Next::Pending(facts.now + after.unwrap_or_default().max(least));
     if facts.probe {
-        return Next::Pending(later);
+        return later(PENDING_DELAY);
     }
     match delivery.first_failure {
         None => Next::Retry(facts.now + after.unwrap_or_default().max(facts.retry_delay)),
@@ -119,8 +122,13 @@ fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &F
             let outcome = if delivery.unconfirmed { Outcome::Unconfirmed } else { kind.outcome() };
             Next::Finish(outcome)
         }
-        Some(_) => Next::Pending(later),
+        Some(_) => later(pending_delay(delivery.attempts)),
     }
+}
+
+/// 1 s after the second attempt, then 2, 4, 8 and 10.
+fn pending_delay(attempts: u16) -> Duration {
+    (PENDING_DELAY * (1 << attempts.saturating_sub(2).min(4))).min(LONGEST_PENDING)
 }
 
 /// 0, then 5, 10, 20 ... 1,280 ms: a peer that refuses every stream is not hammered.
@@ -199,6 +207,21 @@ mod tests {
         assert!(matches!(decide(TRANSIENT, &once, &probe), Next::Pending(_)), "a probe is never final");
         let maybe = Delivery { unconfirmed: true, ..once };
         assert_eq!(decide(TRANSIENT, &maybe, &proven), Next::Finish(Outcome::Unconfirmed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_few_recipients_asks_each_of_them_less_and_less() {
+        let now = Instant::now();
+        let failed = |attempts, probe| {
+            let first_failure = Some((Failure::Transient, now));
+            let tried = Delivery { first_failure, attempts, ..Delivery::default() };
+            match decide(TRANSIENT, &tried, &Facts { probe, ..facts(now) }) {
+                Next::Pending(at) => (at - now).as_secs(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([2, 3, 4, 5, 6, 7, u16::MAX].map(|n| failed(n, false)), [1, 2, 4, 8, 10, 10, 10]);
+        assert_eq!([1, 2, 40].map(|n| failed(n, true)), [1, 1, 1], "a probe is held by the breaker already");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,9 @@
 //! Owns endings: of a recipient, of a chunk whose deadline came, of a chunk in which nobody is left.
 //! Must never know: how outcomes are written.
 
-use crate::breaker::BreakerState;
 use crate::domain::batch::{ChunkEnd, FailureRecord, OutcomeRecord, RestOutcome};
 use crate::domain::outcome::{Cause, Outcome};
+use crate::fcm::oauth::TokenState;
 
 use super::decide::{at_cancel, at_deadline};
 use super::dispatch::Dispatcher;
@@ -97,16 +97,16 @@ impl Dispatcher {
     }
 
     /// What kept those from being launched who had no attempt. Asked of the gates and not of the last block: a chunk can
-    /// be claimed after its deadline, when nobody was left to be blocked.
+    /// be claimed after its deadline, when nobody was left to be blocked. A refused credential goes before all others: it
+    /// is what somebody has to mend. That a process has only just begun to ask for its first access token holds nobody.
     fn held_by(&self) -> Cause {
+        let begins = matches!(*self.token.borrow(), TokenState::Waiting);
         let generation = self.token().map(|t| t.1);
-        if let Some(shut) = self.gates.shut(self.now, generation) {
-            return shut.cause;
-        }
-        match self.gates.breaker.state() {
+        match self.gates.shut(self.now, generation) {
             _ if self.gates.refused() => Cause::Credential,
-            BreakerState::Open | BreakerState::HalfOpen => Cause::Breaker,
-            BreakerState::Closed | BreakerState::Ramping => Cause::Queue,
+            Some(shut) if !(begins && shut.cause == Cause::Credential) => shut.cause,
+            _ if self.gates.breaker.state().holds() => Cause::Breaker,
+            _ => Cause::Queue,
         }
     }
 

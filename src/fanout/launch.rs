@@ -151,7 +151,8 @@ impl Dispatcher {
     pub(super) fn call_back(&mut self, platform: Platform) {
         let (hand, now) = (&self.hand, self.now);
         let waits_for_it = |spot: &Spot| {
-            let chunk = hand.get(spot.key).filter(|c| c.recipient(spot.ordinal).is_some_and(|r| r.platform == platform));
+            let chunk =
+                hand.get(spot.key).filter(|c| c.recipient(spot.ordinal).is_some_and(|r| r.platform == platform));
             chunk.is_some_and(|c| match c.deliveries.get(&spot.ordinal) {
                 Some(delivery) => delivery.cause == Some(Cause::Credential),
                 None => c.aside.get(&spot.ordinal) == Some(&Outcome::Credential),

@@ -33,9 +33,11 @@ pub(super) fn named(answer: &Attempted) -> String {
     if answer.status == 0 {
         return answer.text.clone();
     }
-    let name = answer.text.split([' ', ':']).nth(1).filter(|word| {
-        (3..=40).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
-    });
+    let name = answer
+        .text
+        .split([' ', ':'])
+        .nth(1)
+        .filter(|word| (3..=40).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
     let class = match answer.verdict {
         Verdict::Failed(failure, _) => failure.cause().as_str(),
         _ => "",
@@ -145,5 +147,29 @@ mod tests {
         let some = Refused::new(true, |p| p == Platform::Ios);
         let named: Vec<_> = Refused::of_bits(some.bits()).each().filter(|(_, refused)| *refused).collect();
         assert_eq!(named, [("project", true), ("ios", true)]);
+    }
+
+    #[test]
+    fn a_cause_is_named_by_status_and_error_and_never_in_the_providers_words() {
+        let answer = |status, text: &str, verdict| Attempted {
+            verdict,
+            status,
+            text: text.to_owned(),
+            connection: crate::fcm::connections::ConnectionId(1),
+            took: std::time::Duration::ZERO,
+            maybe: false,
+        };
+        let transient = Verdict::Failed(crate::domain::outcome::Failure::Transient, None);
+        let cases = [
+            (503, "503 UNAVAILABLE: The service is down, call 555", "503 UNAVAILABLE"),
+            (403, "403 PERMISSION_DENIED IAM_PERMISSION_DENIED: secret", "403 PERMISSION_DENIED"),
+            (502, "502 HTML or XML body, 19 bytes, sha256 85d12d6e", "502 HTML"),
+            (500, "500 empty body", "500 transient"),
+            (503, "503 Buy cheap tokens", "503 transient"),
+            (0, "no connection", "no connection"),
+        ];
+        for (status, text, named_as) in cases {
+            assert_eq!(named(&answer(status, text, transient)), named_as);
+        }
     }
 }

@@ -91,7 +91,11 @@ impl Hand {
 
     fn calmest(&self, wanted: impl Fn(&Chunk) -> bool) -> Option<HandKey> {
         let failing = |key: &HandKey| self.failing.get(&key.chunk.fanout).copied().unwrap_or(0);
-        self.chunks.iter().filter(|(_, chunk)| wanted(chunk)).map(|(key, _)| *key).min_by_key(|key| (failing(key), *key))
+        self.chunks
+            .iter()
+            .filter(|(_, chunk)| wanted(chunk))
+            .map(|(key, _)| *key)
+            .min_by_key(|key| (failing(key), *key))
     }
 
     /// The provider failed somebody of a fan-out.
