@@ -21,7 +21,7 @@ use crate::fcm::oauth::TokenState;
 use super::budget::RetryBudget;
 use super::fan::Fan;
 use super::flight::{AttemptId, Flight, Slots};
-use super::gates::{Gates, Shut};
+use super::gates::{Gates, Shut, Spell};
 use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
 use super::show::Shown;
@@ -66,6 +66,7 @@ pub struct Dispatcher {
     pub(super) landings: FuturesUnordered<Pin<Box<dyn Future<Output = Landing>>>>,
     pub(super) stock: Stock,
     pub(super) gates: Gates,
+    pub(super) spell: Spell,
     pub(super) budget: RetryBudget,
     pub(super) scope: ThrottleScope,
     pub(super) outbox: Outbox,
@@ -99,6 +100,7 @@ impl Dispatcher {
             pacing,
             connections,
             gates,
+            spell: Spell::default(),
             now,
             hand: Hand::default(),
             fans: HashMap::new(),

@@ -88,9 +88,18 @@ impl Dispatcher {
     pub(super) fn expire(&mut self) {
         let now_ms = self.wiring.clock.now_ms();
         let due = |c: &Chunk| c.ending.is_none() && c.job.deadline_ms <= now_ms;
-        let over: Vec<HandKey> = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, _)| key).collect();
-        for key in over {
-            let (outcome, cause) = at_deadline(None, self.held_by());
+        let over = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, c)| (key, c.job.deadline_ms));
+        let over: Vec<(HandKey, i64)> = over.collect();
+        let held = self.held_by();
+        self.spell.note(held == Cause::Credential, now_ms);
+        for (key, deadline_ms) in over {
+            // What began to be refused only after the deadline did not hold anybody then.
+            let held = match held {
+                _ if self.spell.held_at(deadline_ms) => Cause::Credential,
+                Cause::Credential => Cause::Queue,
+                other => other,
+            };
+            let (outcome, cause) = at_deadline(None, held);
             self.stop(key, Ending::Rest(RestOutcome { outcome, cause }));
             self.close_if_over(key);
         }

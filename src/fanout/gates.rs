@@ -99,6 +99,31 @@ impl AuthGate {
     }
 }
 
+/// The last time during which a refused credential held everything, database ms. A chunk can be claimed long after its
+/// deadline, when hands were full; it ends as those did that were in hand then.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spell {
+    span: Option<(i64, i64)>,
+    on: bool,
+}
+
+impl Spell {
+    /// Whether it holds now.
+    pub fn note(&mut self, holds: bool, now_ms: i64) {
+        if holds {
+            let from = self.span.filter(|_| self.on).map_or(now_ms, |(from, _)| from);
+            self.span = Some((from, now_ms));
+        }
+        self.on = holds;
+    }
+
+    /// Whether it held then.
+    #[must_use]
+    pub fn held_at(&self, at_ms: i64) -> bool {
+        self.span.is_some_and(|(from, to)| (from..=to).contains(&at_ms))
+    }
+}
+
 /// Why nothing is launched now, and when to look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shut {
@@ -356,6 +381,19 @@ mod tests {
         assert!(gates.shut(later, Some(2)).is_some(), "and no more than one");
         gates.note(PROJECT, Platform::Android, later);
         assert_eq!(gates.shut(later, Some(2)).unwrap().until, Some(later + FIRST_BACKOFF));
+    }
+
+    #[test]
+    fn a_spell_is_remembered_from_its_first_moment_to_its_last_and_then_the_next_one() {
+        let mut spell = Spell::default();
+        assert!(!spell.held_at(0));
+        for (holds, at) in [(true, 10), (true, 20), (false, 21), (false, 30)] {
+            spell.note(holds, at);
+        }
+        assert_eq!([9, 10, 15, 20, 21].map(|at| spell.held_at(at)), [false, true, true, true, false]);
+        spell.note(true, 40);
+        spell.note(true, 50);
+        assert_eq!([15, 39, 45].map(|at| spell.held_at(at)), [false, false, true]);
     }
 
     #[tokio::test(start_paused = true)]
