@@ -229,7 +229,8 @@ async fn retries_within_their_budget() {
     let waited = retries.last().unwrap() - retries[0];
     assert!(waited > 9_000_000_000, "the last waited for the budget: {waited} ns");
     let last_first_attempt = log.iter().filter(|e| e.token.starts_with("ok-")).map(|e| e.t_ns).max().unwrap();
-    assert!(last_first_attempt < retries[0] + 5_000_000_000, "nobody waited for those who wait");
+    // By order and not by seconds: a busy machine takes its time for 910.
+    assert!(last_first_attempt < retries[104 + 2], "nobody waited for those who wait");
 }
 
 /// 5 % of the devices are answered 503 with Retry-After 20: they wait without a slot, and the breaker is not theirs.
@@ -255,7 +256,7 @@ async fn time_of_the_others(run: &'static str, sick: impl Fn(usize) -> bool) -> 
     let service = world.spawn().await;
     let token = |i| if sick(i) { format!("unavailable-20-{run}-{i}") } else { format!("ok-{run}-{i}") };
     service.follow(run, &(0..800).map(token).collect::<Vec<_>>()).await;
-    let fanout = service.settled(&service.goal(run, run, 8).await).await;
+    let fanout = service.settled(&service.goal(run, run, 18).await).await;
     let log = world.emulator.log();
     let well: Vec<u64> = log.iter().filter(|e| e.token.starts_with("ok-")).map(|e| e.t_ns).collect();
     assert_eq!(fanout.delivered as usize, well.len(), "each once: {fanout:?}");
@@ -273,7 +274,7 @@ async fn one_platforms_key() {
     // Every third follower has an iPhone.
     let token = |i: usize| if i % 3 == 1 { format!("thirdparty-key-{i}") } else { format!("ok-key-{i}") };
     service.follow("key", &(0..900).map(token).collect::<Vec<_>>()).await;
-    let id = service.goal("key", "key", 8).await;
+    let id = service.goal("key", "key", 16).await;
     service.says(1, |line| line["message"].as_str().is_some_and(|m| m.starts_with("credential refused"))).await;
     let (verbose, metrics) = (get(&service, "/readyz?verbose").await, get(&service, "/metrics").await);
     let fanout = service.settled(&id).await;
@@ -291,10 +292,10 @@ async fn one_platforms_key() {
     let log = world.emulator.log();
     let of = |kind: &str| log.iter().filter(|e| e.token.starts_with(kind)).map(|e| e.t_ns).collect::<Vec<_>>();
     let (well, probes) = (of("ok-"), of("thirdparty-"));
-    // 600 in rows of 32 that take 50 ms are 1 s. Held by the other platform, they would have taken the whole 8 s.
+    // 600 in rows of 32 that take 50 ms are 1 s. Held by the other platform, they would have taken the whole 16 s.
     let took = Duration::from_nanos(well.last().unwrap() - well[0]);
-    assert!(took < Duration::from_secs(6), "{took:?}");
-    // What was in flight when the first refusal came, then one after 1, 2 and 4 s.
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    // What was in flight when the first refusal came, then one after 1, 2, 4 and 8 s.
     let late = probes.iter().filter(|t| **t > probes[0] + 800_000_000).count();
     assert!(late <= 4, "{late} probes of {}", probes.len());
     assert!(to(&service, "open").is_empty(), "no outage");
