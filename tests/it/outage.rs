@@ -334,7 +334,7 @@ async fn the_totals_are_those_of_all_fan_outs_and_of_the_provider() {
     for (round, run) in [(1, "sum-1"), (2, "sum-2")] {
         service.follow(run, &(0..1200).map(|i| token(run, i)).collect::<Vec<_>>()).await;
         let before = world.emulator.stats().requests;
-        let id = service.goal(run, run, 20).await;
+        let id = service.goal(run, run, 60).await;
         world.emulator.logged(before + 400).await;
         // A new access token is needed (a second one within a minute is not asked for), then for a time there is no
         // connection.

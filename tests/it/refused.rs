@@ -46,7 +46,7 @@ async fn a_role_comes_back() {
         if std::env::var("FANFARE_LONG").is_ok_and(|v| v == "1") { (120, 100) } else { (36, 16) };
     let world = World::new(Database::Sqlite, false).await;
     let service = world.spawn().await;
-    service.follow("role", &tokens("ok", "role", 1000)).await;
+    service.follow("role", &tokens("ok", "role", 200)).await;
     world.emulate(answers("iam"));
     let id = service.goal("role", "role", useful_s).await;
     let begun = Instant::now();
@@ -57,7 +57,7 @@ async fn a_role_comes_back() {
     let refused = world.emulator.log().len();
     world.emulate(well());
     let fanout = service.settled(&id).await;
-    assert_eq!((fanout.delivered, fanout.failed), (1000, 0), "{fanout:#?}");
+    assert_eq!((fanout.delivered, fanout.failed), (200, 0), "{fanout:#?}");
     // What was in flight at the first refusal, then after 1, 2, 4, 8 s and every 10 s.
     let probes = 4 + usize::try_from(missing_s).unwrap() / 10 + 1;
     assert!(refused <= IN_FLIGHT + probes, "{refused} requests were refused");
@@ -87,7 +87,7 @@ async fn a_role_stays_away() {
 async fn a_key_is_refused_for_a_while() {
     let world = World::new(Database::Sqlite, false).await;
     let service = world.spawn().await;
-    service.follow("revoked", &tokens("ok", "revoked", 1000)).await;
+    service.follow("revoked", &tokens("ok", "revoked", 300)).await;
     // One chunk: others would be claimed only when there is room for more in hand, after the deadline.
     service.follow("late", &tokens("ok", "late", 400)).await;
     said(&service, "access token refreshed").await;
@@ -100,7 +100,7 @@ async fn a_key_is_refused_for_a_while() {
     service.says(3, |line| line["message"] == "no new access token").await;
     world.emulate(Control { oauth_answer: Some("ok".to_owned()), ..Control::default() });
     let fanout = service.settled(&id).await;
-    assert_eq!((fanout.delivered, fanout.failed), (1000, 0), "{fanout:#?}");
+    assert_eq!((fanout.delivered, fanout.failed), (300, 0), "{fanout:#?}");
     let lines = service.lines();
     let at = |n: usize, message: &str| {
         lines.iter().enumerate().filter(|(_, line)| line["message"] == message).nth(n).map(|(i, _)| i).unwrap()
