@@ -139,15 +139,17 @@ fn resend_delay(resends: u16) -> Duration {
     }
 }
 
-/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it. One rule for all whom a
-/// refused credential held then, with an attempt or without: `credential`, but for those who may have been reached.
+/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it. One rule for all: its own
+/// last attempt says why, else what held it then; when that is a refused credential, the outcome is `credential`.
 #[must_use]
 pub fn at_deadline(delivery: Option<&Delivery>, held: Cause) -> (Outcome, Cause) {
     let last = delivery.and_then(|d| d.cause);
     match delivery {
         Some(d) if d.unconfirmed => (Outcome::Unconfirmed, Cause::None),
-        _ if held == Cause::Credential || last == Some(Cause::Credential) => (Outcome::Credential, Cause::None),
-        _ => (Outcome::Expired, last.unwrap_or(held)),
+        _ => match last.unwrap_or(held) {
+            Cause::Credential => (Outcome::Credential, Cause::None),
+            cause => (Outcome::Expired, cause),
+        },
     }
 }
 
@@ -276,9 +278,11 @@ mod tests {
         let credential = (Outcome::Credential, Cause::None);
         let had = |cause| Delivery { cause, ..Delivery::default() };
         assert_eq!(at_deadline(None, Cause::Credential), credential);
-        for cause in [None, Some(Cause::Transient), Some(Cause::Throttle), Some(Cause::Credential)] {
+        for cause in [None, Some(Cause::Credential)] {
             assert_eq!(at_deadline(Some(&had(cause)), Cause::Credential), credential, "{cause:?}");
         }
+        let other = (Outcome::Expired, Cause::Transient);
+        assert_eq!(at_deadline(Some(&had(Some(Cause::Transient))), Cause::Credential), other, "its own last word");
         assert_eq!(at_deadline(Some(&had(Some(Cause::Credential))), Cause::Queue), credential, "its own last word");
         let sent = Delivery { unconfirmed: true, ..had(Some(Cause::Credential)) };
         assert_eq!(at_deadline(Some(&sent), Cause::Credential), (Outcome::Unconfirmed, Cause::None));
