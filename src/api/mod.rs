@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 pub use backlog::MaxBacklog;
 pub use keys::{KeyError, Keys, Scope};
 pub use measured::Measured;
-pub use ops::{OpsState, Parts, ops_router};
+pub use ops::{OpsState, Part, Parts, ops_router};
 pub use problem::Code;
 
 use crate::clock::DbClock;

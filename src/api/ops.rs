@@ -14,8 +14,29 @@ use axum::routing::get;
 
 use super::problem;
 
-/// Parts of readiness by name, each with what it says of itself, or why it is not ready.
-pub type Parts = Vec<(String, Result<String, String>)>;
+/// How a part of readiness is, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// As it should be.
+    Fine(String),
+    /// Events are taken, but something holds the sending: that passes, or needs a person, but no restart.
+    Degraded(String),
+    /// Not ready.
+    Failed(String),
+}
+
+impl Part {
+    const fn shown(&self) -> (&'static str, &String) {
+        match self {
+            Self::Fine(says) => ("+", says),
+            Self::Degraded(says) => ("!", says),
+            Self::Failed(says) => ("-", says),
+        }
+    }
+}
+
+/// Parts of readiness by name.
+pub type Parts = Vec<(String, Part)>;
 
 /// What the operations listener tells.
 #[derive(Clone)]
@@ -27,7 +48,7 @@ pub struct OpsState {
 }
 
 /// `/livez`: the process answers. `/readyz` and `/healthz`: it can take events now (503 otherwise), with `?verbose`
-/// part by part. Being idle is healthy. `/metrics`: Prometheus' text format.
+/// part by part: `[+]` fine, `[!]` degraded, `[-]` not ready. Being idle is healthy. `/metrics`: Prometheus' text format.
 pub fn ops_router(state: OpsState) -> Router {
     Router::new()
         .route("/livez", get(async || ([(CACHE_CONTROL, "no-store")], "ok\n")))
@@ -41,17 +62,15 @@ pub fn ops_router(state: OpsState) -> Router {
 
 async fn ready(State(ops): State<OpsState>, RawQuery(query): RawQuery) -> impl IntoResponse {
     let parts = (ops.parts)();
-    let failed = parts.iter().any(|(_, state)| state.is_err());
+    let fails = |part: &Part| matches!(part, Part::Failed(_));
+    let failed = parts.iter().any(|(_, part)| fails(part));
     let verbose = query.is_some_and(|q| q.split('&').any(|p| p == "verbose" || p.starts_with("verbose=")));
     let mut text = String::new();
-    for (part, state) in &parts {
+    for (name, part) in &parts {
         // A failing part is told even when nobody asked: it is what the reader wants to know next.
-        if verbose || state.is_err() {
-            let (mark, says) = match state {
-                Ok(says) => ("+", says),
-                Err(says) => ("-", says),
-            };
-            let _ = writeln!(text, "[{mark}] {part}: {says}");
+        if verbose || fails(part) {
+            let (mark, says) = part.shown();
+            let _ = writeln!(text, "[{mark}] {name}: {says}");
         }
     }
     text.push_str(if failed { "not ready\n" } else { "ready\n" });

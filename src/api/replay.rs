@@ -28,11 +28,12 @@ const ATTEMPTS: RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// Replay a fan-out: send again to those it failed to reach, as a new fan-out.
 ///
-/// It is for the recipients that ended as `transient`, `protocol`, `expired` or `internal` (and `unconfirmed` when asked),
-/// whose device is live, and whom no earlier replay has reached. Of a fan-out that is `set_aside` what was set aside ends
-/// as `internal` first, and is replayed. One replay of a fan-out at a time. It stops as `paused` when it has made
-/// `max_attempts` requests, failures included, or when FCM throttles the project. Several instances may overshoot by what
-/// they make in one second. The same `request_id` is the same replay, whatever has become of the fan-out since.
+/// It is for the recipients that ended as `credential`, `transient`, `protocol`, `expired` or `internal` (and
+/// `unconfirmed` when asked), whose device is live, and whom no earlier replay has reached. Of a fan-out that is
+/// `set_aside` what was set aside ends as `internal` first, and is replayed. One replay of a fan-out at a time. It stops as
+/// `paused` when it has made `max_attempts` requests, failures included, or when FCM throttles the project. Several
+/// instances may overshoot by what they make in one second. The same `request_id` is the same replay, whatever has become
+/// of the fan-out since.
 #[utoipa::path(post, path = "/v1/fanouts/{id}/replay", operation_id = "replayFanout", tag = "fan-outs",
     params(("id" = String, Path, description = "The fan-out's id.", example = "17")),
     request_body = ReplayRequest,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Fits, OpsState, Parts};
+use crate::api::{Fits, OpsState, Part, Parts};
 use crate::breaker::BreakerState;
 use crate::ceiling::Ceiling;
 use crate::domain::batch::Flushed;
@@ -148,29 +148,38 @@ pub fn ops(mut metrics: Metrics, watched: Watched) -> OpsState {
 
 fn parts(w: &Watched) -> Parts {
     let database = match &*w.trouble.borrow() {
-        None => Ok(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
-        Some(error) => Err(error.clone()),
+        None => Part::Fine(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
+        Some(error) => Part::Failed(error.clone()),
     };
     let refused: Vec<&str> = w.hands.refused().each().filter(|(_, refused)| *refused).map(|(name, _)| name).collect();
-    let refused = if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(" ")) };
     let token = match &*w.token.borrow() {
-        TokenState::Ready { generation, .. } => Ok(format!("access token {generation}{refused}")),
+        TokenState::Ready { generation, .. } if refused.is_empty() => Part::Fine(format!("access token {generation}")),
+        TokenState::Ready { generation, .. } => {
+            Part::Degraded(format!("access token {generation}, refused: {}", refused.join(" ")))
+        }
         // An event can be accepted before the first token is there; a refused key needs a person.
-        TokenState::Waiting => Ok("access token is being asked for".to_owned()),
-        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Err(reason.clone()),
+        TokenState::Waiting => Part::Fine("access token is being asked for".to_owned()),
+        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Part::Failed(reason.clone()),
     };
     let s = w.ceiling.snapshot();
     let ceiling = format!("{}, pace {}/s of {}/s {}", s.mode.as_str(), s.pace, s.rate, s.reason);
-    let draining = if w.draining.is_cancelled() { Err("draining".to_owned()) } else { Ok("taking events".to_owned()) };
-    let breaker = Ok(w.hands.breaker().to_owned());
+    let draining = match w.draining.is_cancelled() {
+        true => Part::Failed("draining".to_owned()),
+        false => Part::Fine("taking events".to_owned()),
+    };
     vec![
         ("database".to_owned(), database),
         ("credentials".to_owned(), token),
-        ("ceiling".to_owned(), Ok(ceiling.trim_end().to_owned())),
-        ("breaker".to_owned(), breaker),
-        ("devices".to_owned(), Ok(w.judgements.standing())),
+        ("ceiling".to_owned(), Part::Fine(ceiling.trim_end().to_owned())),
+        ("breaker".to_owned(), breaker(w.hands.breaker())),
+        ("devices".to_owned(), Part::Fine(w.judgements.standing())),
         ("drain".to_owned(), draining),
     ]
+}
+
+fn breaker(state: &str) -> Part {
+    let holds = BreakerState::ALL.into_iter().any(|known| known.as_str() == state && known.holds());
+    if holds { Part::Degraded(state.to_owned()) } else { Part::Fine(state.to_owned()) }
 }
 
 /// Gauges read at the time of the scrape.

@@ -104,8 +104,8 @@ impl App {
         };
         let limits = limits::of_listener(&config, &state.measured);
         let grace = Duration::from_millis(config.drain.grace_ms);
-        let (store, boot, token) = (base.store, base.boot, wires.watched.token);
-        Ok(Self { api, ops, addrs, limits, state, ops_state, store, boot, token, workers, grace })
+        let (store, boot, tokens) = (base.store, base.boot, wires.tokens);
+        Ok(Self { api, ops, addrs, limits, state, ops_state, store, boot, tokens, workers, grace })
     }
 }
 

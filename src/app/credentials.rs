@@ -9,6 +9,7 @@ use super::BuildError;
 use crate::config::{Config, is_project_id};
 use crate::fcm::credentials::Credentials;
 use crate::fcm::http::TokenHttp;
+use crate::fcm::key_file::KeyFile;
 use crate::fcm::metadata::MetadataServer;
 use crate::fcm::oauth::TokenSource;
 
@@ -44,8 +45,8 @@ fn setting(config: &Config) -> String {
 pub(super) async fn access(config: &Config, credentials: Credentials, http: &TokenHttp) -> Result<Access, BuildError> {
     let own = credentials.project_id().map(str::to_owned);
     let set = Some(config.fcm.project_id.clone()).filter(|id| !id.is_empty());
-    let (source, asked) = match credentials {
-        Credentials::Account(account) => (TokenSource::Account(account), None),
+    let (mut source, asked) = match credentials {
+        Credentials::Account(account) => (TokenSource::Account(account, None), None),
         Credentials::Metadata => {
             let host = &config.fcm.metadata_host;
             let server =
@@ -63,16 +64,21 @@ pub(super) async fn access(config: &Config, credentials: Credentials, http: &Tok
         return Err(bad(format!("the project id of the {origin} is none; set fcm.project_id")));
     }
     tracing::info!(target: "fanfare::app", project_id = project, origin, "project");
+    let named_by_key = own.clone();
     if let Some(key_project_id) = own.filter(|own| *own != project) {
         let client_email = email(&source);
         tracing::warn!(target: "fanfare::app", project_id = project, key_project_id, client_email, "the key is of another project");
+    }
+    if let TokenSource::Account(_, file) = &mut source {
+        let path = Credentials::key_file(config.fcm.credentials.expose_secret(), &config.fcm.credentials_file);
+        *file = path.map(|path| KeyFile::new(path, project.clone(), named_by_key));
     }
     Ok(Access { source, project })
 }
 
 fn email(source: &TokenSource) -> &str {
     match source {
-        TokenSource::Account(account) => &account.client_email,
+        TokenSource::Account(account, _) => &account.client_email,
         TokenSource::Metadata(_) => "",
     }
 }

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,7 @@ use crate::fanout::ToSender;
 use crate::fanout::claim::Claimer;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
-use crate::fcm::oauth::TokenState;
+use crate::fcm::oauth::{TokenState, Tokens};
 use crate::ledger::flush::Flusher;
 use crate::ledger::retention::Retention;
 use crate::ledger::settle::Settler;
@@ -81,7 +81,7 @@ pub struct App {
     ops_state: api::OpsState,
     store: Arc<dyn Store>,
     boot: BootId,
-    token: watch::Receiver<TokenState>,
+    tokens: Tokens,
     workers: Workers,
     grace: Duration,
 }
@@ -116,16 +116,17 @@ impl App {
         self.addrs.1
     }
 
-    /// Reads the event types of this app anew from `file` when asked, as long as the app runs; an empty path is none.
+    /// Reads the event types of this app anew from `file` when asked, and its key, as long as the app runs; an empty path is
+    /// none.
     #[must_use]
     pub fn reload(&self, file: PathBuf) -> Reload {
-        Reload { file, catalogue: self.state.catalogue.clone() }
+        Reload { file, catalogue: self.state.catalogue.clone(), tokens: self.tokens.clone() }
     }
 
     /// Ends when the first request for an access token was answered, well or badly: an event accepted before waits for
     /// it. Can be awaited while the app runs.
     pub fn first_token(&self) -> impl Future<Output = ()> + use<> {
-        let mut token = self.token.clone();
+        let mut token = self.tokens.subscribe();
         async move {
             // The sender of it ends with the app, and then nobody waits any more.
             let _ = token.wait_for(|token| !matches!(token, TokenState::Waiting)).await;

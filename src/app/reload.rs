@@ -1,23 +1,30 @@
-//! Owns reading the event types anew while the service runs.
+//! Owns reading event types and key anew while the service runs.
 //! Must never know: what asked for it, or who uses them.
 
 use std::path::PathBuf;
 
 use super::open::types_file;
 use crate::domain::catalogue::{Catalogue, Changes, LiveCatalogue};
+use crate::fcm::oauth::Tokens;
 
-/// Reads the types file anew. What it changes holds for what begins afterwards: the next post, the next import, the
-/// texts of fan-outs that this instance has not begun to send.
+/// Reads the types file anew, and has the key file read anew. What the types change holds for what begins afterwards: the
+/// next post, the next import, the texts of fan-outs that this instance has not begun to send. Another key is tried at once.
 #[derive(Debug, Clone)]
 pub struct Reload {
     pub(super) file: PathBuf,
     pub(super) catalogue: LiveCatalogue,
+    pub(super) tokens: Tokens,
 }
 
 impl Reload {
-    /// Reads it once, and says in the log what became of it. A file that cannot take the place of the old one, for
+    /// Reads both once, and says in the log what became of it. A file that cannot take the place of the old one, for
     /// whatever reason, leaves the old one in force.
     pub async fn run(&self) {
+        self.tokens.read_key_again();
+        self.types().await;
+    }
+
+    async fn types(&self) {
         let file = self.file.display();
         if self.file.as_os_str().is_empty() {
             tracing::info!(target: "fanfare::app", setting = "types.file", "no types file is set, so none was read anew");

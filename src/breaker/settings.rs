@@ -14,11 +14,13 @@ pub struct BreakerSettings {
     pub consecutive: u32,
     /// How long it stays open the first time; doubles with each time.
     pub open_first: Duration,
-    /// How long it stays open at most, before jitter.
+    /// How long it stays open at most, before jitter. It is what a goal may have to wait for nothing once the provider is
+    /// well again, so it is short: a probe every ten seconds and instance costs the provider nothing.
     pub open_max: Duration,
     /// How long a launched probe may take. Longer than the longest attempt.
     pub probe_limit: Duration,
-    /// Closed for this long, the next opening starts at `open_first` again.
+    /// Closed for this long, one whole window, it is well: the next opening starts at `open_first` again. Without a
+    /// failure for this long, with somebody served, the ramp is over too, however little there was to send.
     pub healthy_after: Duration,
     /// A draw from 0 to 1; spreads the end of an opening by up to 20 % either way, so that instances do not
     /// probe in step.
@@ -32,9 +34,9 @@ impl Default for BreakerSettings {
             failure_share: 0.5,
             consecutive: 16,
             open_first: Duration::from_secs(1),
-            open_max: Duration::from_secs(60),
+            open_max: Duration::from_secs(10),
             probe_limit: Duration::from_secs(35),
-            healthy_after: Duration::from_secs(60),
+            healthy_after: Duration::from_secs(10),
             jitter: rand::random::<f64>,
         }
     }

@@ -16,7 +16,7 @@ Everything is a setting (`fanfare config print` shows all, with where each comes
 
 It listens on 127.0.0.1:8080 (api.listen) and 127.0.0.1:9090 (ops.listen: /livez /readyz /metrics).
 The first SIGTERM or SIGINT drains: nothing new starts, what is in flight ends. The second ends it at once.
-SIGHUP reads the event types anew (types.file); a file with a fault leaves the old ones in force.";
+SIGHUP reads event types (types.file) and key file anew; a file with a fault leaves the old ones in force.";
 
 /// Serves until SIGTERM or SIGINT, then drains.
 ///

@@ -27,7 +27,11 @@ impl Source {
     /// Whether `outcome` of the parent makes a recipient. Nobody is one of a source that asks no outcomes.
     #[must_use]
     pub const fn takes(self, outcome: Outcome) -> bool {
-        let failed = matches!(outcome, Outcome::Transient | Outcome::Protocol | Outcome::Expired | Outcome::Internal);
+        // `credential` too: once the key works, they can be reached.
+        let failed = matches!(
+            outcome,
+            Outcome::Credential | Outcome::Transient | Outcome::Protocol | Outcome::Expired | Outcome::Internal
+        );
         match self {
             Self::Followers | Self::Reached | Self::Audience | Self::Devices => false,
             Self::Failed => failed,
@@ -107,9 +111,9 @@ mod tests {
     #[test]
     fn a_replay_takes_what_may_still_be_reached_and_what_is_unsure_only_when_asked() {
         let of = |source: Source| Outcome::ALL.iter().copied().filter(|o| source.takes(*o)).collect::<Vec<_>>();
-        let failed = [Outcome::Transient, Outcome::Protocol, Outcome::Expired, Outcome::Internal];
+        let failed = [Outcome::Credential, Outcome::Transient, Outcome::Protocol, Outcome::Expired, Outcome::Internal];
         assert_eq!(of(Source::Failed), failed);
-        assert_eq!(of(Source::FailedOrUnconfirmed).len(), 5);
+        assert_eq!(of(Source::FailedOrUnconfirmed).len(), 6);
         assert!(of(Source::FailedOrUnconfirmed).contains(&Outcome::Unconfirmed));
         for source in [Source::Followers, Source::Reached, Source::Audience, Source::Devices] {
             assert_eq!(of(source), []);

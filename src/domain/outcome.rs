@@ -94,7 +94,10 @@ impl Outcome {
     /// Whether a replay is meant to reach this recipient again.
     #[must_use]
     pub const fn retryable(self) -> bool {
-        matches!(self, Self::Transient | Self::Unconfirmed | Self::Protocol | Self::Expired | Self::Internal)
+        matches!(
+            self,
+            Self::Credential | Self::Transient | Self::Unconfirmed | Self::Protocol | Self::Expired | Self::Internal
+        )
     }
 
     /// Whether this outcome is a verdict against the device, carried out when the fan-out settles.

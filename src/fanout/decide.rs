@@ -10,8 +10,10 @@ use crate::domain::retry::DEFAULT_THROTTLE_PAUSE;
 use crate::fcm::connections::ConnectionId;
 use crate::mutant;
 
-/// Wait of a recipient that went back to pending: an outage is probed, not hammered.
+/// First wait of a recipient that went back to pending: an outage is probed, not hammered.
 pub const PENDING_DELAY: Duration = Duration::from_secs(1);
+/// Longest wait of one that fails again and again, while too few fail for a breaker to open: as long as that stays open.
+const LONGEST_PENDING: Duration = Duration::from_secs(10);
 
 /// What is remembered of a recipient between its attempts.
 #[derive(Debug, Clone, Default)]
@@ -105,11 +107,12 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
 }
 
 /// The evidence rule: the second failure is final only if the provider answered somebody meaningfully since the
-/// first, so that an outage fails nobody; a probe's failure is never final.
+/// first, so that an outage fails nobody; a probe's failure is never final. Whoever goes back to pending without being a
+/// probe waits longer each time: with few recipients no breaker opens, and nobody else would hold them back.
 fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &Facts) -> Next {
-    let later = facts.now + after.unwrap_or_default().max(PENDING_DELAY);
+    let later = |least: Duration| Next::Pending(facts.now + after.unwrap_or_default().max(least));
     if facts.probe {
-        return Next::Pending(later);
+        return later(PENDING_DELAY);
     }
     match delivery.first_failure {
         None => Next::Retry(facts.now + after.unwrap_or_default().max(facts.retry_delay)),
@@ -119,8 +122,13 @@ fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &F
             let outcome = if delivery.unconfirmed { Outcome::Unconfirmed } else { kind.outcome() };
             Next::Finish(outcome)
         }
-        Some(_) => Next::Pending(later),
+        Some(_) => later(pending_delay(delivery.attempts)),
     }
+}
+
+/// 1 s after the second attempt, then 2, 4, 8 and 10.
+fn pending_delay(attempts: u16) -> Duration {
+    (PENDING_DELAY * (1 << attempts.saturating_sub(2).min(4))).min(LONGEST_PENDING)
 }
 
 /// 0, then 5, 10, 20 ... 1,280 ms: a peer that refuses every stream is not hammered.
@@ -131,15 +139,17 @@ fn resend_delay(resends: u16) -> Duration {
     }
 }
 
-/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it.
+/// The outcome of a recipient whose deadline came before a verdict, and the cause kept with it. One rule for all: its own
+/// last attempt says why, else what held it then; when that is a refused credential, the outcome is `credential`.
 #[must_use]
 pub fn at_deadline(delivery: Option<&Delivery>, held: Cause) -> (Outcome, Cause) {
+    let last = delivery.and_then(|d| d.cause);
     match delivery {
         Some(d) if d.unconfirmed => (Outcome::Unconfirmed, Cause::None),
-        Some(d) if d.cause == Some(Cause::Credential) => (Outcome::Credential, Cause::None),
-        Some(d) => (Outcome::Expired, d.cause.unwrap_or(held)),
-        None if held == Cause::Credential => (Outcome::Credential, Cause::None),
-        None => (Outcome::Expired, held),
+        _ => match last.unwrap_or(held) {
+            Cause::Credential => (Outcome::Credential, Cause::None),
+            cause => (Outcome::Expired, cause),
+        },
     }
 }
 
@@ -202,6 +212,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_outage_of_few_recipients_asks_each_of_them_less_and_less() {
+        let now = Instant::now();
+        let failed = |attempts, probe| {
+            let first_failure = Some((Failure::Transient, now));
+            let tried = Delivery { first_failure, attempts, ..Delivery::default() };
+            match decide(TRANSIENT, &tried, &Facts { probe, ..facts(now) }) {
+                Next::Pending(at) => (at - now).as_secs(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([2, 3, 4, 5, 6, 7, u16::MAX].map(|n| failed(n, false)), [1, 2, 4, 8, 10, 10, 10]);
+        assert_eq!([1, 2, 40].map(|n| failed(n, true)), [1, 1, 1], "a probe is held by the breaker already");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_throttle_is_neither_failure_nor_retry() {
         let now = Instant::now();
         let d = Delivery::default();
@@ -246,6 +271,21 @@ mod tests {
         assert_eq!(at_deadline(Some(&failed), Cause::Breaker), (Outcome::Expired, Cause::Transient));
         let sent = Delivery { unconfirmed: true, cause: Some(Cause::Transient), ..Delivery::default() };
         assert_eq!(at_deadline(Some(&sent), Cause::Queue), (Outcome::Unconfirmed, Cause::None));
+    }
+
+    #[test]
+    fn whom_a_refused_credential_held_ends_as_that_with_an_attempt_or_without() {
+        let credential = (Outcome::Credential, Cause::None);
+        let had = |cause| Delivery { cause, ..Delivery::default() };
+        assert_eq!(at_deadline(None, Cause::Credential), credential);
+        for cause in [None, Some(Cause::Credential)] {
+            assert_eq!(at_deadline(Some(&had(cause)), Cause::Credential), credential, "{cause:?}");
+        }
+        let other = (Outcome::Expired, Cause::Transient);
+        assert_eq!(at_deadline(Some(&had(Some(Cause::Transient))), Cause::Credential), other, "its own last word");
+        assert_eq!(at_deadline(Some(&had(Some(Cause::Credential))), Cause::Queue), credential, "its own last word");
+        let sent = Delivery { unconfirmed: true, ..had(Some(Cause::Credential)) };
+        assert_eq!(at_deadline(Some(&sent), Cause::Credential), (Outcome::Unconfirmed, Cause::None));
     }
 
     #[test]

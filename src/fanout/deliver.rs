@@ -1,8 +1,9 @@
 //! Owns what follows an answer: everybody concerned is told, and the recipient ends or is kept.
 //! Must never know: how a decision is made (that is [`decide`]), or how outcomes are written.
 
-use crate::breaker::Mark;
+use crate::breaker::{Mark, Ticket};
 use crate::domain::outcome::{Cause, CredentialFault, Failure, Outcome, Verdict};
+use crate::domain::recipient::Platform;
 use crate::domain::retry::DEFAULT_THROTTLE_PAUSE;
 use crate::fcm::attempted::Attempted;
 
@@ -12,6 +13,7 @@ use super::fan::{VariantNo, millis};
 use super::flight::Flying;
 use super::gates::Credit;
 use super::hand::Spot;
+use super::show::named;
 
 impl Dispatcher {
     /// An attempt ended.
@@ -24,7 +26,7 @@ impl Dispatcher {
             Ok(answer) => self.answered(flying, &answer),
             Err(_panic) => {
                 tracing::error!(target: "fanfare::fanout", fanout_id = %spot.key.chunk.fanout, ordinal = spot.ordinal, "an attempt panicked");
-                self.gates.breaker.finish(flying.ticket, Mark::Neutral, self.now);
+                self.gates.breaker.finish(flying.ticket, 0, Mark::Neutral, self.now);
                 self.gates.note(Credit::Silent, flying.platform, self.now);
                 self.finish(spot, Outcome::Internal, Cause::None);
             }
@@ -42,8 +44,8 @@ impl Dispatcher {
         let facts = self.facts(&flying, answer, probe);
         self.count(&flying, answer);
         let no = self.note_variant(spot, answer.verdict);
-        self.gates.breaker.finish(flying.ticket, mark(answer.verdict), self.now);
-        self.gates.note(credit(answer.verdict), flying.platform, self.now);
+        self.note_provider(spot, flying.ticket, answer);
+        self.note_credentials(flying.platform, answer);
         self.note_throttle(spot, answer.verdict);
         if answer.verdict.meaningful() {
             self.last_meaningful = Some(self.now);
@@ -57,6 +59,33 @@ impl Dispatcher {
             return;
         };
         self.carry_out(spot, next, no);
+    }
+
+    /// Tells the breaker, and those who choose whom to probe it with.
+    fn note_provider(&mut self, spot: Spot, ticket: Ticket, answer: &Attempted) {
+        let mark = mark(answer.verdict);
+        let who = self.hand.get(spot.key).map_or(0, |chunk| chunk.key(spot.ordinal).0);
+        self.gates.breaker.finish(ticket, who, mark, self.now);
+        match mark {
+            Mark::Success => self.hand.served(spot.key.chunk.fanout),
+            Mark::Failure => {
+                self.hand.failed(spot.key.chunk.fanout);
+                self.shown.failure = named(answer);
+            }
+            Mark::Neutral => {}
+        }
+    }
+
+    fn note_credentials(&mut self, platform: Platform, answer: &Attempted) {
+        let refused = self.gates.platform_refused(platform);
+        let credit = credit(answer.verdict);
+        self.gates.note(credit, platform, self.now);
+        if refused && !self.gates.platform_refused(platform) {
+            self.call_back(platform);
+        }
+        if matches!(credit, Credit::Refused(_)) {
+            self.shown.refusal = named(answer);
+        }
     }
 
     /// What bears on the decision, as of before this answer changed it.

@@ -21,7 +21,7 @@ use crate::fcm::oauth::TokenState;
 use super::budget::RetryBudget;
 use super::fan::Fan;
 use super::flight::{AttemptId, Flight, Slots};
-use super::gates::{Gates, Shut};
+use super::gates::{Gates, Shut, Spell};
 use super::hand::{Hand, Spot};
 use super::outbox::{Exposure, Outbox};
 use super::show::Shown;
@@ -66,6 +66,7 @@ pub struct Dispatcher {
     pub(super) landings: FuturesUnordered<Pin<Box<dyn Future<Output = Landing>>>>,
     pub(super) stock: Stock,
     pub(super) gates: Gates,
+    pub(super) spell: Spell,
     pub(super) budget: RetryBudget,
     pub(super) scope: ThrottleScope,
     pub(super) outbox: Outbox,
@@ -76,6 +77,8 @@ pub struct Dispatcher {
     pub(super) block: Block,
     pub(super) now: Instant,
     turned: Instant,
+    /// There was somebody in hand at the last turn.
+    works: bool,
     part_due: Instant,
     warm_due: Instant,
     pub(super) shown: Shown,
@@ -97,6 +100,7 @@ impl Dispatcher {
             pacing,
             connections,
             gates,
+            spell: Spell::default(),
             now,
             hand: Hand::default(),
             fans: HashMap::new(),
@@ -109,6 +113,7 @@ impl Dispatcher {
             suspected: BTreeSet::new(),
             block: Block::Nobody,
             turned: now,
+            works: false,
             part_due: now + PART_EVERY,
             warm_due: now,
             shown: Shown::default(),
@@ -166,6 +171,9 @@ impl Dispatcher {
         let late = self.stock.forfeit_late(self.now);
         self.wiring.ceiling.forfeited(late);
         self.heed();
+        self.ask_for_token();
+        self.gates.see_token(self.token().map(|token| token.1), self.now);
+        self.gates.breaker.tick(self.now);
         self.age();
         self.expire();
         self.wake_delayed();
@@ -208,6 +216,15 @@ impl Dispatcher {
         if self.now >= self.warm_due {
             self.warm_due = self.now + WARM_EVERY;
             tokio::task::spawn_local(self.connections.warm());
+        }
+    }
+
+    /// Whoever keeps the access token fresh is told when there is work again: it may be waiting out a refusal.
+    fn ask_for_token(&mut self) {
+        let works = !self.hand.is_empty();
+        let worked = std::mem::replace(&mut self.works, works);
+        if works && !worked {
+            self.wiring.tokens.work_waits();
         }
     }
 

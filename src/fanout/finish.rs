@@ -1,9 +1,9 @@
 //! Owns endings: of a recipient, of a chunk whose deadline came, of a chunk in which nobody is left.
 //! Must never know: how outcomes are written.
 
-use crate::breaker::BreakerState;
 use crate::domain::batch::{ChunkEnd, FailureRecord, OutcomeRecord, RestOutcome};
 use crate::domain::outcome::{Cause, Outcome};
+use crate::fcm::oauth::TokenState;
 
 use super::decide::{at_cancel, at_deadline};
 use super::dispatch::Dispatcher;
@@ -51,7 +51,7 @@ impl Dispatcher {
             let (outcome, cause) = match (self.delivery(spot), aside.or(before)) {
                 (delivery, _) if rest.outcome == Outcome::Cancelled => at_cancel(delivery),
                 (None, Some(outcome)) => (outcome, Cause::None),
-                (delivery, _) => at_deadline(delivery, rest.cause),
+                (delivery, _) => at_deadline(delivery, held(rest)),
             };
             self.exposure.take();
             self.finish(spot, outcome, cause);
@@ -88,25 +88,34 @@ impl Dispatcher {
     pub(super) fn expire(&mut self) {
         let now_ms = self.wiring.clock.now_ms();
         let due = |c: &Chunk| c.ending.is_none() && c.job.deadline_ms <= now_ms;
-        let over: Vec<HandKey> = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, _)| key).collect();
-        for key in over {
-            let (outcome, cause) = at_deadline(None, self.held_by());
+        let over = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, c)| (key, c.job.deadline_ms));
+        let over: Vec<(HandKey, i64)> = over.collect();
+        let held = self.held_by();
+        self.spell.note(held == Cause::Credential, now_ms);
+        for (key, deadline_ms) in over {
+            // What began to be refused only after the deadline did not hold anybody then.
+            let held = match held {
+                _ if self.spell.held_at(deadline_ms) => Cause::Credential,
+                Cause::Credential => Cause::Queue,
+                other => other,
+            };
+            let (outcome, cause) = at_deadline(None, held);
             self.stop(key, Ending::Rest(RestOutcome { outcome, cause }));
             self.close_if_over(key);
         }
     }
 
     /// What kept those from being launched who had no attempt. Asked of the gates and not of the last block: a chunk can
-    /// be claimed after its deadline, when nobody was left to be blocked.
+    /// be claimed after its deadline, when nobody was left to be blocked. A refused credential goes before all others: it
+    /// is what somebody has to mend. That a process has only just begun to ask for its first access token holds nobody.
     fn held_by(&self) -> Cause {
+        let begins = matches!(*self.token.borrow(), TokenState::Waiting);
         let generation = self.token().map(|t| t.1);
-        if let Some(shut) = self.gates.shut(self.now, generation) {
-            return shut.cause;
-        }
-        match self.gates.breaker.state() {
+        match self.gates.shut(self.now, generation) {
             _ if self.gates.refused() => Cause::Credential,
-            BreakerState::Open | BreakerState::HalfOpen => Cause::Breaker,
-            BreakerState::Closed | BreakerState::Ramping => Cause::Queue,
+            Some(shut) if !(begins && shut.cause == Cause::Credential) => shut.cause,
+            _ if self.gates.breaker.state().holds() => Cause::Breaker,
+            _ => Cause::Queue,
         }
     }
 
@@ -152,6 +161,11 @@ impl Dispatcher {
         let rest = rest.filter(|_| chunk.open() > 0);
         self.outbox.end(chunk.meta, ChunkEnd { chunk: chunk.meta.chunk, rest }, self.now);
     }
+}
+
+/// What held those whose chunk ends like this. As an outcome `credential` has no cause beside it.
+fn held(rest: RestOutcome) -> Cause {
+    if rest.outcome == Outcome::Credential { Cause::Credential } else { rest.cause }
 }
 
 /// How those end who were left when their variant stopped.

@@ -18,7 +18,9 @@ const REFUSALS: u32 = 16;
 /// A refused access token is expected to be replaced within this time.
 const REFRESH_TIME: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const LAST_BACKOFF: Duration = Duration::from_secs(60);
+/// As long as a breaker stays open, and for the same reason: it is what a goal may wait for nothing once the role is back,
+/// and one refused request in ten seconds costs nobody anything.
+const LAST_BACKOFF: Duration = Duration::from_secs(10);
 
 /// The gate of one credential: while it serves nobody, one probe per back-off.
 #[derive(Debug, Clone, Copy)]
@@ -71,10 +73,54 @@ impl AuthGate {
         self.backoff = (self.backoff * 2).min(LAST_BACKOFF);
     }
 
+    /// Something has changed that may mend it: the next launch finds out, now.
+    fn look_again(&mut self, now: Instant) {
+        if self.shut_until.is_some() {
+            (self.shut_until, self.backoff, self.probing) = (Some(now), FIRST_BACKOFF, false);
+        }
+    }
+
+    /// Refusals since it last served somebody.
+    #[must_use]
+    pub const fn refusals(&self) -> u32 {
+        self.refusals
+    }
+
+    /// Time until the next probe; zero when it is not shut.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.shut_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
     /// Whether it served somebody lately.
     #[must_use]
     pub fn works(&self, now: Instant) -> bool {
         self.worked.is_some_and(|t| now.saturating_duration_since(t) < WORKS_FOR)
+    }
+}
+
+/// The last time during which a refused credential held everything, database ms. A chunk can be claimed long after its
+/// deadline, when hands were full; it ends as those did that were in hand then.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spell {
+    span: Option<(i64, i64)>,
+    on: bool,
+}
+
+impl Spell {
+    /// Whether it holds now.
+    pub fn note(&mut self, holds: bool, now_ms: i64) {
+        if holds {
+            let from = self.span.filter(|_| self.on).map_or(now_ms, |(from, _)| from);
+            self.span = Some((from, now_ms));
+        }
+        self.on = holds;
+    }
+
+    /// Whether it held then.
+    #[must_use]
+    pub fn held_at(&self, at_ms: i64) -> bool {
+        self.span.is_some_and(|(from, to)| (from..=to).contains(&at_ms))
     }
 }
 
@@ -108,6 +154,8 @@ pub struct Gates {
     lease: Boot,
     pause: Option<Instant>,
     rejected: Option<(u64, Instant)>,
+    /// Generation of the access token seen last.
+    token: Option<u64>,
     project: AuthGate,
     platforms: [AuthGate; Platform::ALL.len()],
 }
@@ -122,6 +170,7 @@ impl Gates {
             lease: Boot::now(),
             pause: None,
             rejected: None,
+            token: None,
             project: AuthGate::default(),
             platforms: Default::default(),
         }
@@ -148,6 +197,15 @@ impl Gates {
     pub fn reject(&mut self, generation: u64, now: Instant) {
         if self.rejected.is_none_or(|(known, _)| known < generation) {
             self.rejected = Some((generation, now + REFRESH_TIME));
+        }
+    }
+
+    /// The access token there is now. Another one than before may be served where the last was refused: no back-off of
+    /// the project's gate is waited for.
+    pub fn see_token(&mut self, generation: Option<u64>, now: Instant) {
+        if generation.is_some() && generation != self.token {
+            self.token = generation;
+            self.project.look_again(now);
         }
     }
 
@@ -183,6 +241,11 @@ impl Gates {
     #[must_use]
     pub const fn platform_refused(&self, platform: Platform) -> bool {
         self.platforms[platform as usize].shut_until.is_some()
+    }
+
+    /// The gates of the project's credential and of every platform's, in the order of [`Platform::ALL`].
+    pub fn credentials(&self) -> impl Iterator<Item = &AuthGate> {
+        std::iter::once(&self.project).chain(&self.platforms)
     }
 
     /// Until when a platform's credential holds its recipients.
@@ -273,6 +336,72 @@ mod tests {
         let _probe = gates.launched(Platform::Android, again);
         gates.note(Credit::Worked, Platform::Android, again);
         assert_eq!((gates.shut(again, Some(1)), gates.refused()), (None, false));
+    }
+
+    /// Probes until `until`, refused each time; when the last one left.
+    fn refuse(gates: &mut Gates, from: Instant, until: Instant) -> Vec<Duration> {
+        let (mut now, mut waits) = (from, Vec::new());
+        while let Some(shut) = gates.shut(now, Some(1)).and_then(|shut| shut.until).filter(|at| *at <= until) {
+            waits.push(shut - now);
+            now = shut;
+            let _probe = gates.launched(Platform::Android, now);
+            gates.note(PROJECT, Platform::Android, now);
+        }
+        waits
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_role_that_is_given_back_is_noticed_within_ten_seconds_however_long_it_was_missing() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.note(PROJECT, Platform::Android, now);
+        let waits = refuse(&mut gates, now, now + Duration::from_secs(3600));
+        let seconds: Vec<u64> = waits.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds[..6], [1, 2, 4, 8, 10, 10]);
+        assert!(waits.iter().all(|wait| *wait <= LAST_BACKOFF));
+        assert_eq!(waits.len() as u64, 4 + (3600 - 15) / 10, "one probe each");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_access_token_is_tried_at_once_and_the_same_one_is_not() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.see_token(Some(1), now);
+        gates.note(Credit::Refused(CredentialFault::AccessToken), Platform::Android, now);
+        let waits = refuse(&mut gates, now, now + Duration::from_secs(30));
+        let now = now + waits.iter().sum::<Duration>();
+        for generation in [Some(1), None, Some(1)] {
+            gates.see_token(generation, now);
+            assert!(gates.shut(now, Some(1)).is_some(), "{generation:?} is no news");
+        }
+        let later = now + Duration::from_millis(1);
+        gates.see_token(Some(2), later);
+        assert_eq!((gates.shut(later, Some(2)), gates.refused()), (None, true), "a probe, now");
+        let _probe = gates.launched(Platform::Android, later);
+        assert!(gates.shut(later, Some(2)).is_some(), "and no more than one");
+        gates.note(PROJECT, Platform::Android, later);
+        assert_eq!(gates.shut(later, Some(2)).unwrap().until, Some(later + FIRST_BACKOFF));
+    }
+
+    #[test]
+    fn a_spell_is_remembered_from_its_first_moment_to_its_last_and_then_the_next_one() {
+        let mut spell = Spell::default();
+        assert!(!spell.held_at(0));
+        for (holds, at) in [(true, 10), (true, 20), (false, 21), (false, 30)] {
+            spell.note(holds, at);
+        }
+        assert_eq!([9, 10, 15, 20, 21].map(|at| spell.held_at(at)), [false, true, true, true, false]);
+        spell.note(true, 40);
+        spell.note(true, 50);
+        assert_eq!([15, 39, 45].map(|at| spell.held_at(at)), [false, false, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_token_opens_nothing_that_was_not_shut() {
+        let mut gates = gates();
+        let now = Instant::now();
+        gates.see_token(Some(1), now);
+        assert_eq!((gates.shut(now, Some(1)), gates.refused()), (None, false));
     }
 
     #[tokio::test(start_paused = true)]

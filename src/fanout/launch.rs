@@ -1,11 +1,13 @@
 //! Owns the launch: a recipient is bound to an attempt only when gate, slot, stream and grant are all at hand.
 //! Must never know: what an answer means.
 
+use std::cmp::Reverse;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use crate::breaker::BreakerState;
 use crate::domain::derived::PauseReason;
@@ -19,7 +21,7 @@ use super::decide::Delivery;
 use super::dispatch::{Block, Dispatcher};
 use super::flight::AttemptId;
 use super::gates::Shut;
-use super::hand::Spot;
+use super::hand::{Hand, Spot};
 use super::stock::Take;
 
 /// Least wait of a retry the budget does not allow yet.
@@ -102,9 +104,13 @@ impl Dispatcher {
     pub(super) fn pick(&mut self) -> Option<Spot> {
         // While a message is under suspicion too: neighbours often share their fault (one bad import), and a variant
         // must not be given up because its first twenty recipients happen to.
-        let closed = self.gates.breaker.state() == BreakerState::Closed;
-        let healthy = closed && !self.gates.refused() && self.suspected.is_empty();
-        while let Some(spot) = if healthy { self.hand.pick() } else { self.hand.pick_probe() } {
+        let healthy = !self.gates.refused() && self.suspected.is_empty();
+        let next = match self.gates.breaker.state() {
+            BreakerState::Closed if healthy => Hand::pick,
+            BreakerState::HalfOpen => Hand::pick_probe,
+            _ => Hand::pick_fresh,
+        };
+        while let Some(spot) = next(&mut self.hand) {
             let Some(recipient) = self.hand.get(spot.key).and_then(|c| c.recipient(spot.ordinal)) else {
                 continue;
             };
@@ -139,6 +145,22 @@ impl Dispatcher {
             self.set_aside(spot, Outcome::Payload);
         }
         self.close_if_over(spot.key);
+    }
+
+    /// A platform's credential serves again: nobody waits out the back-off it was refused with.
+    pub(super) fn call_back(&mut self, platform: Platform) {
+        let (hand, now) = (&self.hand, self.now);
+        let waits_for_it = |spot: &Spot| {
+            let chunk =
+                hand.get(spot.key).filter(|c| c.recipient(spot.ordinal).is_some_and(|r| r.platform == platform));
+            chunk.is_some_and(|c| match c.deliveries.get(&spot.ordinal) {
+                Some(delivery) => delivery.cause == Some(Cause::Credential),
+                None => c.aside.get(&spot.ordinal) == Some(&Outcome::Credential),
+            })
+        };
+        let delayed = std::mem::take(&mut self.delayed).into_iter();
+        let due = |at: Instant, spot: &Spot| if waits_for_it(spot) { at.min(now) } else { at };
+        self.delayed = delayed.map(|Reverse((at, spot))| Reverse((due(at, &spot), spot))).collect();
     }
 
     /// Notes what a recipient without an attempt ends in if its deadline comes first.

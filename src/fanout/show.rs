@@ -1,22 +1,48 @@
 //! Owns what the dispatcher shows of itself: its wish to the ceiling, and its state to readiness, metrics and log.
 //! Must never know: how anything is launched.
 
-use crate::breaker::BreakerState;
+use crate::breaker::{BreakerState, Opening};
+use crate::domain::outcome::Verdict;
 use crate::domain::recipient::Platform;
+use crate::fcm::attempted::Attempted;
 
 use super::dispatch::{Block, Dispatcher};
+use super::fan::millis;
 
-/// The state shown last, so that a change is logged once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The state shown last, so that a change is logged once, and what its cause will be called.
+#[derive(Debug)]
 pub(super) struct Shown {
     breaker: BreakerState,
     refused: Refused,
+    /// The last failure of the provider, by [`named`].
+    pub(super) failure: String,
+    /// The last refusal of a credential.
+    pub(super) refusal: String,
 }
 
 impl Default for Shown {
     fn default() -> Self {
-        Self { breaker: BreakerState::Closed, refused: Refused::default() }
+        let (failure, refusal) = (String::new(), String::new());
+        Self { breaker: BreakerState::Closed, refused: Refused::default(), failure, refusal }
     }
+}
+
+/// What a provider answered, in one or two words of its own choice at most: the status, and the error's name if it is
+/// written like one; without an answer, what broke. The rest of the text is the provider's, and stays with the recipient.
+pub(super) fn named(answer: &Attempted) -> String {
+    if answer.status == 0 {
+        return answer.text.clone();
+    }
+    let name = answer
+        .text
+        .split([' ', ':'])
+        .nth(1)
+        .filter(|word| (3..=40).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
+    let class = match answer.verdict {
+        Verdict::Failed(failure, _) => failure.cause().as_str(),
+        _ => "",
+    };
+    format!("{} {}", answer.status, name.unwrap_or(class)).trim_end().to_owned()
 }
 
 /// The credentials that are refused and serve nobody: the project's, and the key of each platform.
@@ -73,20 +99,40 @@ impl Dispatcher {
     pub(super) fn show(&mut self) {
         let breaker = self.gates.breaker.state();
         let refused = Refused::new(self.gates.refused(), |p| self.gates.platform_refused(p));
-        let was = std::mem::replace(&mut self.shown, Shown { breaker, refused });
-        if breaker != was.breaker {
-            tracing::warn!(target: "fanfare::fanout", from = was.breaker.as_str(), to = breaker.as_str(), "breaker changed");
+        let was = std::mem::replace(&mut self.shown.breaker, breaker);
+        if breaker != was {
+            self.tell_breaker(was, breaker);
         }
-        for ((credential, now), (_, before)) in refused.each().zip(was.refused.each()) {
+        let was = std::mem::replace(&mut self.shown.refused, refused);
+        if refused != was {
+            self.tell_credentials(was, refused);
+        }
+        self.wiring.hands.show(&self.hand, self.flight.len(), (breaker, refused));
+    }
+
+    fn tell_breaker(&self, from: BreakerState, to: BreakerState) {
+        let (from, last) = (from.as_str(), self.shown.failure.as_str());
+        match self.gates.breaker.opening().filter(|_| to == BreakerState::Open) {
+            Some(Opening { failures, of, wait }) => {
+                let retry_in_ms = millis(wait);
+                tracing::warn!(target: "fanfare::fanout", from, to = to.as_str(), failures, of, last, retry_in_ms, "breaker changed");
+            }
+            None => tracing::warn!(target: "fanfare::fanout", from, to = to.as_str(), "breaker changed"),
+        }
+    }
+
+    fn tell_credentials(&self, was: Refused, is: Refused) {
+        for (((credential, now), (_, before)), gate) in is.each().zip(was.each()).zip(self.gates.credentials()) {
             match (before, now) {
                 (false, true) => {
-                    tracing::warn!(target: "fanfare::fanout", credential, "credential refused; it is probed until it serves somebody");
+                    let (refusals, last) = (gate.refusals(), self.shown.refusal.as_str());
+                    let retry_in_ms = millis(gate.wait(self.now));
+                    tracing::warn!(target: "fanfare::fanout", credential, refusals, last, retry_in_ms, "credential refused; it is probed until it serves somebody");
                 }
                 (true, false) => tracing::info!(target: "fanfare::fanout", credential, "credential works again"),
                 _ => {}
             }
         }
-        self.wiring.hands.show(&self.hand, self.flight.len(), (breaker, refused));
     }
 }
 
@@ -101,5 +147,29 @@ mod tests {
         let some = Refused::new(true, |p| p == Platform::Ios);
         let named: Vec<_> = Refused::of_bits(some.bits()).each().filter(|(_, refused)| *refused).collect();
         assert_eq!(named, [("project", true), ("ios", true)]);
+    }
+
+    #[test]
+    fn a_cause_is_named_by_status_and_error_and_never_in_the_providers_words() {
+        let answer = |status, text: &str, verdict| Attempted {
+            verdict,
+            status,
+            text: text.to_owned(),
+            connection: crate::fcm::connections::ConnectionId(1),
+            took: std::time::Duration::ZERO,
+            maybe: false,
+        };
+        let transient = Verdict::Failed(crate::domain::outcome::Failure::Transient, None);
+        let cases = [
+            (503, "503 UNAVAILABLE: The service is down, call 555", "503 UNAVAILABLE"),
+            (403, "403 PERMISSION_DENIED IAM_PERMISSION_DENIED: secret", "403 PERMISSION_DENIED"),
+            (502, "502 HTML or XML body, 19 bytes, sha256 85d12d6e", "502 HTML"),
+            (500, "500 empty body", "500 transient"),
+            (503, "503 Buy cheap tokens", "503 transient"),
+            (0, "no connection", "no connection"),
+        ];
+        for (status, text, named_as) in cases {
+            assert_eq!(named(&answer(status, text, transient)), named_as);
+        }
     }
 }

@@ -11,16 +11,13 @@ use rand::RngExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::assertion;
 use super::bearer::Bearer;
-use super::credentials::ServiceAccount;
-use super::http::{TokenHttp, Wire};
-use super::metadata::MetadataServer;
-use super::token_answer::{Granted, TokenError, read, read_metadata, skew};
+use super::http::TokenHttp;
+pub use super::source::TokenSource;
+use super::source::{Asker, Source};
+use super::token_answer::{Granted, TokenError};
 use crate::domain::charge::Charge;
 
-/// Longest wait for whoever gives access tokens.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Refreshed this long before its end, or in its last fifth if that is later.
 const AHEAD: Duration = Duration::from_secs(300);
 /// Least time between two refreshes, however short the lives granted.
@@ -28,10 +25,14 @@ const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
 /// First and longest wait between two refreshes asked for by 401s: a second revocation is followed at once, but when
 /// fresh tokens are refused one after the other, another will not help. Forgotten after a quiet time of twice the longest.
 const BETWEEN_REJECTS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// First and longest wait after a failure that may pass by itself.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// First and longest wait after a refusal: only a person can mend that.
-const REFUSED_RETRY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
+/// First and longest wait after a failure that may pass by itself: what a goal may wait for nothing once it has passed, so
+/// as short as a breaker's.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// First and longest wait after a refusal. A person has to mend that, and a goal that waits for it is worth two minutes: with
+/// the jitter a minute at most.
+const REFUSED_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(50));
+/// Longest wait after a throttle that names a short time.
+const THROTTLED_RETRY: Duration = Duration::from_secs(60);
 
 /// What there is to send with. `Waiting` and `Unavailable` pass by themselves, `Refused` needs a person.
 #[derive(Debug, Clone)]
@@ -59,11 +60,22 @@ pub enum TokenState {
     },
 }
 
+/// What the holders of a handle have asked for so far.
+#[derive(Debug, Default, Clone, Copy)]
+struct Asked {
+    /// The highest generation that FCM rejected.
+    rejected: u64,
+    /// How often the key was to be read again.
+    key: u64,
+    /// How often work began to wait.
+    work: u64,
+}
+
 /// Handle on the access token. The task behind it ends with the last clone.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     state: watch::Receiver<TokenState>,
-    rejected: Arc<watch::Sender<u64>>,
+    asked: Arc<watch::Sender<Asked>>,
 }
 
 impl Tokens {
@@ -76,21 +88,22 @@ impl Tokens {
         clock: fn() -> SystemTime,
     ) -> Self {
         let (publish, state) = watch::channel(TokenState::Waiting);
-        let (rejected, rejections) = watch::channel(0);
-        let source = Source { from: from.into(), http, charge, clock };
+        let (ask, asked) = watch::channel(Asked::default());
         tokio::spawn(
             Refresher {
-                source,
+                source: Source::new(from.into(), http, charge, clock),
                 publish,
-                rejections,
+                asked,
+                heard: Asked::default(),
                 held: None,
                 trouble: None,
                 failures: 0,
+                last: Instant::now(),
                 rejects: Rejects::default(),
             }
             .run(),
         );
-        Self { state, rejected: Arc::new(rejected) }
+        Self { state, asked: Arc::new(ask) }
     }
 
     /// The state, now and whenever it changes.
@@ -103,69 +116,21 @@ impl Tokens {
     /// since FCM has answered 401 for single devices (firebase-admin-java issue 486). A fresh token that is rejected too
     /// is replaced after 2 s, then 4, and so on up to once a minute.
     pub fn reject(&self, generation: u64) {
-        self.rejected.send_if_modified(|highest| {
-            let news = generation > *highest;
-            *highest = generation.max(*highest);
+        self.asked.send_if_modified(|asked| {
+            let news = generation > asked.rejected;
+            asked.rejected = generation.max(asked.rejected);
             news
         });
     }
-}
 
-/// Where access tokens come from. Refresh, single flight and states are the same for both.
-#[derive(Debug, Clone)]
-pub enum TokenSource {
-    /// A service account signs an assertion for them.
-    Account(Box<ServiceAccount>),
-    /// Google Cloud's metadata server gives them to this machine.
-    Metadata(Box<MetadataServer>),
-}
-
-impl From<ServiceAccount> for TokenSource {
-    fn from(account: ServiceAccount) -> Self {
-        Self::Account(Box::new(account))
-    }
-}
-
-impl From<MetadataServer> for TokenSource {
-    fn from(server: MetadataServer) -> Self {
-        Self::Metadata(Box::new(server))
-    }
-}
-
-/// Asks for an access token once.
-struct Source {
-    from: TokenSource,
-    http: TokenHttp,
-    charge: Arc<dyn Charge>,
-    clock: fn() -> SystemTime,
-}
-
-impl Source {
-    async fn ask(&self) -> Result<Granted, TokenError> {
-        match &self.from {
-            TokenSource::Account(key) => self.exchange(key).await,
-            TokenSource::Metadata(server) => {
-                self.charge.charge().await;
-                let (wire, genuine) = self.http.get_metadata(server.token(), REQUEST_TIMEOUT).await;
-                read_metadata(&wire, genuine, (self.clock)())
-            }
-        }
+    /// The key file may have changed: it is read again, and another key is tried at once. What came of it is logged.
+    pub fn read_key_again(&self) {
+        self.asked.send_modify(|asked| asked.key += 1);
     }
 
-    async fn exchange(&self, key: &ServiceAccount) -> Result<Granted, TokenError> {
-        // First the grant: the assertion is dated, and must not grow old while it waits.
-        self.charge.charge().await;
-        let signed = assertion::sign(key, (self.clock)());
-        let signed = signed.map_err(|_| TokenError::Refused("the private key cannot sign".to_owned()))?;
-        let fields = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", signed.as_str())];
-        let wire = self.http.post_form(&key.token_endpoint, &fields, REQUEST_TIMEOUT).await;
-        let now = (self.clock)();
-        if let Wire::Answer(answer) = &wire
-            && let Some(skew) = skew(answer, now)
-        {
-            tracing::warn!(target: "fanfare::fcm", skew, "clock skew");
-        }
-        read(&wire, now)
+    /// There is work where there was none: after a failure the waits begin anew. A throttle is waited for all the same.
+    pub fn work_waits(&self) {
+        self.asked.send_modify(|asked| asked.work += 1);
     }
 }
 
@@ -180,10 +145,13 @@ struct Held {
 struct Refresher {
     source: Source,
     publish: watch::Sender<TokenState>,
-    rejections: watch::Receiver<u64>,
+    asked: watch::Receiver<Asked>,
+    heard: Asked,
     held: Option<Held>,
     trouble: Option<TokenError>,
     failures: u32,
+    /// When the last request began.
+    last: Instant,
     rejects: Rejects,
 }
 
@@ -208,9 +176,13 @@ struct Abandoned;
 impl Refresher {
     async fn run(mut self) {
         loop {
-            let asked = Instant::now();
+            if matches!(self.trouble, Some(TokenError::Refused(_))) && self.source.read_key_again(Asker::Refusal).await
+            {
+                self.failures = 0;
+            }
+            self.last = Instant::now();
             let due = match self.source.ask().await {
-                Ok(granted) => self.hold(granted, asked),
+                Ok(granted) => self.hold(granted, self.last),
                 Err(error) => self.put_off(error),
             };
             self.expire();
@@ -263,15 +235,36 @@ impl Refresher {
             tokio::select! {
                 () = sleep_until(due) => return Ok(()),
                 () = sleep_until(end.unwrap_or(due)), if end.is_some() => self.expire(),
-                changed = self.rejections.changed() => {
+                changed = self.asked.changed() => {
                     changed.map_err(|_| Abandoned)?;
-                    let rejected = *self.rejections.borrow_and_update();
-                    // After a failure the pause stands: a rejection must not break a throttle.
-                    if self.trouble.is_none() && self.is_held(rejected) {
-                        due = due.min(self.rejects.next(Instant::now()));
-                    }
+                    due = self.hear(due).await;
                 }
             }
+        }
+    }
+
+    /// When the next request is due after what was asked just now.
+    async fn hear(&mut self, due: Instant) -> Instant {
+        let asked = *self.asked.borrow_and_update();
+        let before = std::mem::replace(&mut self.heard, asked);
+        let another_key = asked.key != before.key && self.source.read_key_again(Asker::Operator).await;
+        // After a failure the pause stands: a rejection must not break a throttle, and neither must anything else.
+        if let Some(TokenError::Throttled(_)) = self.trouble {
+            return due;
+        }
+        if another_key {
+            self.failures = 0;
+            return Instant::now();
+        }
+        match &self.trouble {
+            None if asked.rejected != before.rejected && self.is_held(asked.rejected) => {
+                due.min(self.rejects.next(Instant::now()))
+            }
+            Some(error) if asked.work != before.work => {
+                self.failures = 0;
+                due.min(self.last + wait_after(error, 0))
+            }
+            _ => due,
         }
     }
 
@@ -283,7 +276,7 @@ impl Refresher {
 /// Doubles from the first wait to the longest; what the provider asked for is never shortened.
 fn wait_after(error: &TokenError, failures: u32) -> Duration {
     let (first, longest) = match error {
-        TokenError::Throttled(pause) => (*pause, (*pause).max(RETRY.1)),
+        TokenError::Throttled(pause) => (*pause, (*pause).max(THROTTLED_RETRY)),
         TokenError::Refused(_) => REFUSED_RETRY,
         TokenError::Unavailable(_) => RETRY,
     };
@@ -313,10 +306,74 @@ mod tests {
     fn waits_grow_to_a_limit_and_never_undercut_what_was_asked() {
         let s = Duration::from_secs;
         let trouble = TokenError::Unavailable(String::new());
-        assert_eq!([0, 1, 2, 6, 40].map(|n| wait_after(&trouble, n)), [s(1), s(2), s(4), s(60), s(60)]);
+        assert_eq!([0, 1, 2, 6, 40].map(|n| wait_after(&trouble, n)), [s(1), s(2), s(4), s(10), s(10)]);
         let refused = TokenError::Refused(String::new());
-        assert_eq!([0, 1, 4, 40].map(|n| wait_after(&refused, n)), [s(60), s(120), s(600), s(600)]);
+        assert_eq!([0, 1, 2, 3, 4, 5, 40].map(|n| wait_after(&refused, n)), [2, 4, 8, 16, 32, 50, 50].map(s));
         assert_eq!([0, 3].map(|n| wait_after(&TokenError::Throttled(s(300)), n)), [s(300), s(300)]);
         assert_eq!([0, 3].map(|n| wait_after(&TokenError::Throttled(s(5)), n)), [s(5), s(40)]);
+    }
+
+    struct Free;
+
+    #[async_trait::async_trait]
+    impl Charge for Free {
+        async fn charge(&self) {}
+    }
+
+    /// Somebody who has just been told `trouble`, for the `failures`th time; and the handle that is asked.
+    fn told(trouble: Option<TokenError>, failures: u32) -> (Refresher, watch::Sender<Asked>) {
+        let (ask, asked) = watch::channel(Asked::default());
+        let http = TokenHttp::new(None, Duration::from_secs(5)).unwrap();
+        let from = TokenSource::from(super::super::metadata::MetadataServer::at("127.0.0.1:1").unwrap());
+        let refresher = Refresher {
+            source: Source::new(from, http, Arc::new(Free), SystemTime::now),
+            publish: watch::channel(TokenState::Waiting).0,
+            asked,
+            heard: Asked::default(),
+            held: Some(Held { generation: 1, expires: Instant::now() + Duration::from_secs(3600), valid: true }),
+            trouble,
+            failures,
+            last: Instant::now(),
+            rejects: Rejects::default(),
+        };
+        (refresher, ask)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_begins_to_wait_starts_the_waits_over_but_no_throttle() {
+        let s = Duration::from_secs;
+        for (trouble, expected) in [
+            (Some(TokenError::Refused(String::new())), 2),
+            (Some(TokenError::Unavailable(String::new())), 1),
+            (Some(TokenError::Throttled(s(40))), 40),
+            (None, 40),
+        ] {
+            let (mut refresher, ask) = told(trouble.clone(), 9);
+            let due = refresher.last + s(40);
+            ask.send_modify(|asked| asked.work += 1);
+            assert_eq!(refresher.hear(due).await, refresher.last + s(expected), "{trouble:?}");
+            if expected < 40 {
+                assert_eq!(refresher.failures, 0, "and grow from there");
+                assert_eq!(
+                    refresher.hear(refresher.last + s(1)).await,
+                    refresher.last + s(1),
+                    "never later than before"
+                );
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rejection_is_heard_when_the_last_refresh_went_well_and_else_waits_with_it() {
+        let (mut refresher, ask) = told(None, 0);
+        let later = Instant::now() + Duration::from_secs(40);
+        ask.send_modify(|asked| asked.rejected = 1);
+        assert_eq!(refresher.hear(later).await, Instant::now());
+        let (mut refresher, ask) = told(Some(TokenError::Refused(String::new())), 3);
+        ask.send_modify(|asked| asked.rejected = 1);
+        assert_eq!(refresher.hear(later).await, later);
+        let (mut refresher, ask) = told(None, 0);
+        ask.send_modify(|asked| asked.key += 1);
+        assert_eq!(refresher.hear(later).await, later, "there is no key file, so there is no other key");
     }
 }

@@ -34,7 +34,9 @@ pub(super) const fn advice(outcome: Outcome) -> Option<&'static str> {
             Some("look at which project the app is built for; it comes back when it registers again")
         }
         Outcome::Payload => Some("mend the text of this variant, or the event's `data`; the provider's text says what"),
-        Outcome::Credential => Some("mend the key: `/readyz?verbose` of the service says what was refused"),
+        Outcome::Credential => {
+            Some("mend the key: `/readyz?verbose` of the service says what was refused; then replay")
+        }
         Outcome::Transient => Some("look at FCM's status page if there are many"),
         Outcome::Unconfirmed => Some("do not post the event again for this device: it may have it"),
         Outcome::Protocol => Some("look for a proxy between the service and FCM"),

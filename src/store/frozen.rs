@@ -165,6 +165,8 @@ mod tests {
         assert_eq!(failed(&chunk(ChunkState::Owned), Source::Failed), [11]);
         let cancelled = Frozen { rest: Some(Outcome::Cancelled), ..chunk(ChunkState::Closed) };
         assert_eq!(failed(&cancelled, Source::Failed), [11], "what was cancelled is not tried again");
+        let refused = Frozen { rest: Some(Outcome::Credential), ..chunk(ChunkState::Closed) };
+        assert_eq!(failed(&refused, Source::Failed), [11, 13, 14, 15], "once the key works they can be reached");
         let late = Frozen { ok: bits(&[0, 1]), ..chunk(ChunkState::Closed) };
         assert_eq!(failed(&late, Source::Failed), [13, 14, 15], "a delivery that was written later wins");
     }

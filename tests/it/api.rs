@@ -901,8 +901,8 @@ async fn without_its_database_the_service_says_try_again() {
 #[tokio::test]
 async fn health_is_told_part_by_part() {
     let parts = Arc::new(std::sync::Mutex::new(vec![
-        ("database".to_owned(), Ok("sqlite".to_owned())),
-        ("sender".to_owned(), Ok("idle".to_owned())),
+        ("database".to_owned(), api::Part::Fine("sqlite".to_owned())),
+        ("sender".to_owned(), api::Part::Degraded("open".to_owned())),
     ]));
     let told = Arc::clone(&parts);
     let ops = api::ops_router(api::OpsState {
@@ -919,10 +919,10 @@ async fn health_is_told_part_by_part() {
     };
     assert_eq!(get("/livez").await, (200, "ok\n".to_owned()));
     assert_eq!(get("/readyz").await, (200, "ready\n".to_owned()));
-    assert_eq!(get("/readyz?verbose").await.1, "[+] database: sqlite\n[+] sender: idle\nready\n");
+    assert_eq!(get("/readyz?verbose").await.1, "[+] database: sqlite\n[!] sender: open\nready\n");
     assert_eq!(get("/metrics").await, (200, "# EOF\n".to_owned()));
     assert_eq!(get("/nowhere").await.0, 404);
-    parts.lock().unwrap()[0].1 = Err("no answer for 3 s".to_owned());
+    parts.lock().unwrap()[0].1 = api::Part::Failed("no answer for 3 s".to_owned());
     assert_eq!(get("/readyz").await, (503, "[-] database: no answer for 3 s\nnot ready\n".to_owned()));
     assert_eq!(get("/healthz").await.0, 503);
     assert_eq!(get("/livez").await.0, 200, "a dead database is no reason to be restarted");

@@ -91,7 +91,8 @@ async fn every_device_is_explained(database: Database, run: &'static str) {
         assert_eq!(told.attempts.is_none(), *outcome == "delivered", "{token}: {told:?}");
         assert_eq!(
             told.retryable,
-            (*outcome != "delivered").then(|| ["transient", "unconfirmed", "protocol", "expired"].contains(outcome))
+            (*outcome != "delivered")
+                .then(|| ["credential", "transient", "unconfirmed", "protocol", "expired"].contains(outcome))
         );
         assert!(told.text.ends_with('.') && (told.chunk, told.event_type.as_str()) == (Some(0), "goal"), "{told:?}");
         *counts.entry(told.because).or_default() += 1;

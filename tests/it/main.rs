@@ -37,6 +37,7 @@ mod packaging;
 mod panics;
 mod payload;
 mod pruning;
+mod refused;
 mod retention;
 mod sqlite_life;
 mod stopping;

@@ -264,6 +264,15 @@ async fn a_refused_key_is_not_hammered_and_the_clock_is_named() {
 }
 
 #[tokio::test]
+async fn a_refused_key_is_tried_again_within_seconds_and_serves_once_it_is_accepted() {
+    let refusal = r#"{"error":"invalid_grant","error_description":"Invalid JWT Signature."}"#;
+    let bench = Bench::start(move |n| if n == 0 { error(400, refusal) } else { grant(n, 3600.0) }).await;
+    bench.until(|s| matches!(s, TokenState::Refused { .. })).await;
+    bench.ready(1).await;
+    assert_eq!((bench.endpoint.requests(), bench.charged.0.load(Ordering::SeqCst)), (2, 2));
+}
+
+#[tokio::test]
 async fn a_throttled_endpoint_is_left_alone_even_when_the_token_is_rejected() {
     let bench = Bench::start(|n| if n == 0 { grant(n, 3.0) } else { error(429, "slow down") }).await;
     bench.ready(1).await;

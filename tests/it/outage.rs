@@ -2,8 +2,8 @@
 //! their budget. Nobody is lost, little is sent meanwhile, and the return is no stampede.
 //!
 //! `FANFARE_LONG=1` makes the outage 10 minutes instead of 12 seconds, `FANFARE_OUTAGE_S` any other length. Twelve are
-//! enough to see three back-offs (1, 2 and 4 s) and a return while the breaker waits in the fourth; that they go on
-//! doubling to a minute is shown without waiting by the breaker's own tests.
+//! enough to see three back-offs (1, 2 and 4 s) and a return while the breaker waits in the fourth; that they grow to ten
+//! seconds and no further is shown without waiting by the breaker's own tests.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -120,8 +120,17 @@ async fn away(kind: Away, run: &'static str) {
     }
     // A silent connection is found after 8 s; the others at once.
     let least = if kind == Away::Silent { 1 } else { 3 };
-    assert!((least..=20).contains(&opened), "{opened} openings in {:?}", outage());
-    assert!(verbose.contains("breaker: open") || verbose.contains("breaker: half_open"), "{verbose}");
+    // After 0, 1, 2, 4 and 8 s, from there every 10 s, each a fifth shorter at most.
+    let most = 5 + usize::try_from(outage().as_secs() / 8).unwrap();
+    assert!((least..=most).contains(&opened), "{opened} openings in {:?}", outage());
+    let first = &to(&service, "open")[0];
+    let wait = first["retry_in_ms"].as_u64().unwrap();
+    assert!((800..=1200).contains(&wait), "{first}");
+    if held {
+        assert_eq!((first["failures"].as_u64(), first["of"].as_u64()), (Some(16), Some(16)), "{first}");
+        assert_eq!(first["last"], "503 UNAVAILABLE");
+    }
+    assert!(verbose.contains("[!] breaker: open") || verbose.contains("[!] breaker: half_open"), "{verbose}");
     let shown = |state: &str| metrics.contains(&format!("fanfare_breaker_state{{state=\"{state}\"}} 1"));
     assert!(shown("open") || shown("half_open"), "{metrics}");
 
@@ -220,7 +229,8 @@ async fn retries_within_their_budget() {
     let waited = retries.last().unwrap() - retries[0];
     assert!(waited > 9_000_000_000, "the last waited for the budget: {waited} ns");
     let last_first_attempt = log.iter().filter(|e| e.token.starts_with("ok-")).map(|e| e.t_ns).max().unwrap();
-    assert!(last_first_attempt < retries[0] + 5_000_000_000, "nobody waited for those who wait");
+    // By order and not by seconds: a busy machine takes its time for 910.
+    assert!(last_first_attempt < *retries.last().unwrap(), "nobody waited for those who wait");
 }
 
 /// 5 % of the devices are answered 503 with Retry-After 20: they wait without a slot, and the breaker is not theirs.
@@ -245,13 +255,13 @@ async fn time_of_the_others(run: &'static str, sick: impl Fn(usize) -> bool) -> 
     world.emulate(latency(50));
     let service = world.spawn().await;
     let token = |i| if sick(i) { format!("unavailable-20-{run}-{i}") } else { format!("ok-{run}-{i}") };
-    service.follow(run, &(0..800).map(token).collect::<Vec<_>>()).await;
-    let fanout = service.settled(&service.goal(run, run, 8).await).await;
+    service.follow(run, &(0..400).map(token).collect::<Vec<_>>()).await;
+    let fanout = service.settled(&service.goal(run, run, 18).await).await;
     let log = world.emulator.log();
     let well: Vec<u64> = log.iter().filter(|e| e.token.starts_with("ok-")).map(|e| e.t_ns).collect();
     assert_eq!(fanout.delivered as usize, well.len(), "each once: {fanout:?}");
-    assert_eq!(fanout.outcomes["expired"], 800 - fanout.delivered, "{fanout:?}");
-    assert_eq!(fanout.attempts, 800, "nobody was asked before the time: {fanout:?}");
+    assert_eq!(fanout.outcomes["expired"], 400 - fanout.delivered, "{fanout:?}");
+    assert_eq!(fanout.attempts, 400, "nobody was asked before the time: {fanout:?}");
     assert!(to(&service, "open").is_empty(), "a twentieth is no outage");
     Duration::from_nanos(well.last().unwrap() - log[0].t_ns)
 }
@@ -264,7 +274,7 @@ async fn one_platforms_key() {
     // Every third follower has an iPhone.
     let token = |i: usize| if i % 3 == 1 { format!("thirdparty-key-{i}") } else { format!("ok-key-{i}") };
     service.follow("key", &(0..900).map(token).collect::<Vec<_>>()).await;
-    let id = service.goal("key", "key", 8).await;
+    let id = service.goal("key", "key", 20).await;
     service.says(1, |line| line["message"].as_str().is_some_and(|m| m.starts_with("credential refused"))).await;
     let (verbose, metrics) = (get(&service, "/readyz?verbose").await, get(&service, "/metrics").await);
     let fanout = service.settled(&id).await;
@@ -272,17 +282,19 @@ async fn one_platforms_key() {
     let refused = service.said("credential refused; it is probed until it serves somebody");
     let names: Vec<&str> = refused.iter().map(|line| line["credential"].as_str().unwrap()).collect();
     assert_eq!(names, ["ios"], "once, and no other");
-    assert!(verbose.contains("refused: ios"), "{verbose}");
+    let why = &refused[0];
+    assert!(why["last"].as_str().unwrap().starts_with("401 ") && why["refusals"].as_u64().unwrap() >= 1, "{why}");
+    assert!(why["retry_in_ms"].as_u64().unwrap() <= 1000, "{why}");
+    assert!(verbose.contains("[!] credentials: access token 1, refused: ios"), "{verbose}");
     let shown =
         |name: &str, n: u8| metrics.contains(&format!("fanfare_credential_refused{{credential=\"{name}\"}} {n}"));
     assert!(shown("ios", 1) && shown("project", 0) && shown("android", 0), "{metrics}");
     let log = world.emulator.log();
     let of = |kind: &str| log.iter().filter(|e| e.token.starts_with(kind)).map(|e| e.t_ns).collect::<Vec<_>>();
     let (well, probes) = (of("ok-"), of("thirdparty-"));
-    // 600 in rows of 32 that take 50 ms are 1 s. Held by the other platform, they would have taken the whole 8 s.
-    let took = Duration::from_nanos(well.last().unwrap() - well[0]);
-    assert!(took < Duration::from_secs(6), "{took:?}");
-    // What was in flight when the first refusal came, then one after 1, 2 and 4 s.
+    // Held by the other platform, they would have had as many probes, and not been delivered in time.
+    assert_eq!(well.len(), 600, "each once");
+    // What was in flight when the first refusal came, then one after 1, 2, 4 and 8 s.
     let late = probes.iter().filter(|t| **t > probes[0] + 800_000_000).count();
     assert!(late <= 4, "{late} probes of {}", probes.len());
     assert!(to(&service, "open").is_empty(), "no outage");
@@ -322,7 +334,7 @@ async fn the_totals_are_those_of_all_fan_outs_and_of_the_provider() {
     for (round, run) in [(1, "sum-1"), (2, "sum-2")] {
         service.follow(run, &(0..1200).map(|i| token(run, i)).collect::<Vec<_>>()).await;
         let before = world.emulator.stats().requests;
-        let id = service.goal(run, run, 20).await;
+        let id = service.goal(run, run, 60).await;
         world.emulator.logged(before + 400).await;
         // A new access token is needed (a second one within a minute is not asked for), then for a time there is no
         // connection.

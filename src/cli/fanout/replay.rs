@@ -14,8 +14,9 @@ Examples:
   fanfare fanout replay 17 --useful-for 600
   fanfare fanout replay 17 --request-id ticket-77 --json | jq -r .fanout_id
 
-It is for those that ended as transient, protocol, expired or internal, whose device is live. It stops as `paused` when it
-has made as many requests as it may, failures included, or when FCM throttles the project. The key needs the scope ops.";
+It is for those that ended as credential, transient, protocol, expired or internal, whose device is live. It stops as
+`paused` when it has made as many requests as it may, failures included, or when FCM throttles the project. The key needs
+the scope ops.";
 
 const RESUME: &str = "\
 Example:

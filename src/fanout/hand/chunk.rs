@@ -150,9 +150,15 @@ impl Chunk {
         u16::try_from(first).ok()
     }
 
+    /// Whether somebody had no attempt here, and may have one.
+    #[must_use]
+    pub fn has_fresh(&self) -> bool {
+        self.ending.is_none() && self.fresh < self.fresh_end
+    }
+
     /// The last recipient that had no attempt here: as far as possible from those that failed.
     pub(super) fn last_fresh(&mut self) -> Option<u16> {
-        if self.ending.is_some() || self.fresh == self.fresh_end {
+        if !self.has_fresh() {
             return None;
         }
         self.fresh_end -= 1;

@@ -42,6 +42,8 @@ pub struct Hand {
     chunks: BTreeMap<HandKey, Chunk>,
     by_ref: HashMap<ChunkRef, HandKey>,
     picks: u64,
+    /// Failures in a row of fan-outs in hand.
+    failing: HashMap<FanoutId, u32>,
 }
 
 impl Hand {
@@ -68,15 +70,43 @@ impl Hand {
         self.chunks.iter_mut().find_map(|(key, chunk)| spot_of(*key, chunk))
     }
 
-    /// The recipient to probe the provider with: one that had no attempt yet, where there is one, and far from those
-    /// that had. Recipients that failed, and their neighbours, may fail for a reason of their own; as probes they
-    /// would hold a half-open breaker shut for everybody.
-    pub fn pick_probe(&mut self) -> Option<Spot> {
-        let fresh = self.chunks.iter_mut().find_map(|(key, chunk)| {
-            let key = *key;
-            chunk.last_fresh().map(|ordinal| Spot { key, ordinal })
-        });
+    /// The next recipient while the provider is not known to be well: the most urgent one that had no attempt yet, where
+    /// there is one, and far from those that had. Recipients that failed, and their neighbours, may fail for a reason of
+    /// their own.
+    pub fn pick_fresh(&mut self) -> Option<Spot> {
+        let fresh = self.chunks.iter_mut().find_map(|(key, chunk)| last_of(*key, chunk));
         fresh.or_else(|| self.pick())
+    }
+
+    /// The recipient to probe the provider with. It comes from the fan-out that has failed least since it last got
+    /// through, then from the most urgent one: whole fan-outs may fail for a reason of their own (a replay to devices that
+    /// always fail), and as probes they would hold a half-open breaker shut for everybody.
+    pub fn pick_probe(&mut self) -> Option<Spot> {
+        if let Some(key) = self.calmest(Chunk::has_fresh) {
+            return self.chunks.get_mut(&key).and_then(|chunk| last_of(key, chunk));
+        }
+        let key = self.calmest(|chunk| chunk.launchable() > 0)?;
+        self.chunks.get_mut(&key).and_then(|chunk| spot_of(key, chunk))
+    }
+
+    fn calmest(&self, wanted: impl Fn(&Chunk) -> bool) -> Option<HandKey> {
+        let failing = |key: &HandKey| self.failing.get(&key.chunk.fanout).copied().unwrap_or(0);
+        self.chunks
+            .iter()
+            .filter(|(_, chunk)| wanted(chunk))
+            .map(|(key, _)| *key)
+            .min_by_key(|key| (failing(key), *key))
+    }
+
+    /// The provider failed somebody of a fan-out.
+    pub fn failed(&mut self, fanout: FanoutId) {
+        let failing = self.failing.entry(fanout).or_default();
+        *failing = failing.saturating_add(1);
+    }
+
+    /// It served somebody of a fan-out.
+    pub fn served(&mut self, fanout: FanoutId) {
+        self.failing.remove(&fanout);
     }
 
     /// A chunk in hand.
@@ -101,7 +131,11 @@ impl Hand {
         if self.find(key.chunk) == Some(key) {
             self.by_ref.remove(&key.chunk);
         }
-        self.chunks.remove(&key)
+        let chunk = self.chunks.remove(&key);
+        if !self.holds(key.chunk.fanout) {
+            self.failing.remove(&key.chunk.fanout);
+        }
+        chunk
     }
 
     /// Recipients that can be launched now.
@@ -144,6 +178,10 @@ impl Hand {
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
+}
+
+fn last_of(key: HandKey, chunk: &mut Chunk) -> Option<Spot> {
+    chunk.last_fresh().map(|ordinal| Spot { key, ordinal })
 }
 
 fn spot_of(key: HandKey, chunk: &mut Chunk) -> Option<Spot> {

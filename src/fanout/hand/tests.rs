@@ -127,16 +127,68 @@ fn a_stopped_chunk_launches_nothing_and_names_who_was_tried() {
 }
 
 #[test]
-fn a_probe_goes_to_somebody_who_has_not_failed() {
+fn while_the_provider_is_unsure_whoever_has_not_failed_goes_first() {
+    for pick in [Hand::pick_fresh, Hand::pick_probe] {
+        let mut hand = Hand::default();
+        let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
+        let failed = hand.pick().unwrap();
+        hand.get_mut(key).unwrap().make_ready(failed.ordinal);
+        assert_eq!(pick(&mut hand).unwrap().ordinal, 2, "far from the one that failed");
+        assert_eq!(hand.pick().unwrap().ordinal, failed.ordinal, "otherwise a retry goes before the fresh ones");
+        hand.get_mut(key).unwrap().make_ready(failed.ordinal);
+        assert_eq!(pick(&mut hand).unwrap().ordinal, 1);
+        assert_eq!(pick(&mut hand).unwrap().ordinal, failed.ordinal, "better than nobody");
+        assert_eq!(pick(&mut hand), None);
+    }
+}
+
+fn fanout(spot: Option<Spot>) -> Option<i64> {
+    spot.map(|spot| spot.key.chunk.fanout.0)
+}
+
+#[test]
+fn a_probe_goes_to_the_most_urgent_of_those_that_have_not_failed() {
     let mut hand = Hand::default();
-    let (key, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
-    let failed = hand.pick().unwrap();
-    hand.get_mut(key).unwrap().make_ready(failed.ordinal);
-    assert_eq!(hand.pick_probe().unwrap().ordinal, 2, "far from the one that failed");
-    assert_eq!(hand.pick().unwrap().ordinal, failed.ordinal, "otherwise a retry goes before the fresh ones");
-    hand.get_mut(key).unwrap().make_ready(failed.ordinal);
-    assert_eq!(hand.pick_probe().unwrap().ordinal, 1);
-    assert_eq!(hand.pick_probe().unwrap().ordinal, failed.ordinal, "better than nobody");
+    // An older replay to devices that always fail, a live goal, and line-ups.
+    hand.add(claimed(1, Class::Urgent, 0, 10), job(1, Class::Urgent));
+    hand.add(claimed(2, Class::Urgent, 7, 10), job(2, Class::Urgent));
+    hand.add(claimed(3, Class::Bulk, 0, 10), job(3, Class::Bulk));
+    hand.failed(FanoutId(1));
+    assert_eq!(fanout(hand.pick_probe()), Some(2));
+    hand.failed(FanoutId(2));
+    assert_eq!(fanout(hand.pick_probe()), Some(3), "whoever has not failed tells most");
+    hand.failed(FanoutId(3));
+    assert_eq!(fanout(hand.pick_probe()), Some(1), "all have failed once: by urgency");
+    hand.failed(FanoutId(1));
+    assert_eq!(fanout(hand.pick_probe()), Some(2));
+    hand.served(FanoutId(1));
+    assert_eq!(fanout(hand.pick_probe()), Some(1));
+    assert_eq!(fanout(hand.pick_fresh()), Some(1), "once it answers, urgency alone");
+}
+
+#[test]
+fn probes_go_round_when_everybody_has_failed() {
+    let mut hand = Hand::default();
+    let (sick, _) = hand.add(claimed(1, Class::Urgent, 0, 3), job(1, Class::Urgent));
+    let (live, _) = hand.add(claimed(2, Class::Urgent, 1, 3), job(2, Class::Urgent));
+    while let Some(spot) = hand.pick() {
+        hand.failed(spot.key.chunk.fanout);
+    }
+    for _ in 0..4 {
+        hand.get_mut(sick).unwrap().make_ready(0);
+        hand.get_mut(live).unwrap().make_ready(0);
+        let order: Vec<_> = (0..2)
+            .map(|_| {
+                let spot = hand.pick_probe().unwrap();
+                hand.failed(spot.key.chunk.fanout);
+                spot.key.chunk.fanout.0
+            })
+            .collect();
+        assert_eq!(order, [1, 2], "the devices that always fail do not take every probe");
+    }
+    hand.remove(sick);
+    hand.remove(live);
+    assert!(hand.failing.is_empty());
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod pem;
 mod wrapped;
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use account::ServiceAccount;
 
@@ -102,6 +102,17 @@ impl Credentials {
         if is_path(plain) { account(&read(Path::new(plain))?) } else { account(given) }
     }
 
+    /// The file that [`Credentials::load`] takes the key from, if it takes it from one.
+    #[must_use]
+    pub fn key_file(inline: &str, file: &Path) -> Option<PathBuf> {
+        let given = wrapped::trimmed(inline);
+        if given.is_empty() {
+            return Some(file.to_owned()).filter(|file| !file.as_os_str().is_empty());
+        }
+        let plain = wrapped::trimmed(wrapped::unquoted(given).unwrap_or(given));
+        (plain != METADATA && is_path(plain)).then(|| PathBuf::from(plain))
+    }
+
     /// The project they name, if they do.
     #[must_use]
     pub fn project_id(&self) -> Option<&str> {
@@ -122,7 +133,7 @@ fn is_path(text: &str) -> bool {
     !text.contains(['{', '\n']) && (rooted || text.ends_with(".json"))
 }
 
-fn read(path: &Path) -> Result<String, CredentialsError> {
+pub(super) fn read(path: &Path) -> Result<String, CredentialsError> {
     let problem = |problem: String| CredentialsError::File { problem };
     if path.is_dir() {
         return Err(problem("it is a directory; name the key file in it".to_owned()));

@@ -1,0 +1,223 @@
+//! What is refused, or always fails, for a while or for some: a role that is missing, a key that is mended, devices that
+//! are sick. Whoever can be reached in time is, whoever cannot is told apart, and nobody's trouble holds up another.
+//!
+//! `FANFARE_LONG=1` lets the role be missing for 100 of 120 seconds instead of 16 of 36.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fanfare::emulator::{Control, LogEntry, Rule};
+use fanfare::wire::ReplayRequest;
+use serde_json::Value;
+
+use super::harness::process::Process;
+use super::harness::service::{Database, World};
+use super::harness::together::together;
+
+/// In flight at once by default: 32 slots, and 16 lent.
+const IN_FLIGHT: usize = 48;
+const REFUSED: &str = "credential refused; it is probed until it serves somebody";
+
+fn tokens(kind: &str, run: &str, n: usize) -> Vec<String> {
+    (0..n).map(|i| format!("{kind}-{run}-{i}")).collect()
+}
+
+fn answers(answer: &str) -> Control {
+    let rule = Rule { answer: answer.into(), ..Rule::default() };
+    Control { rules: vec![rule], ..Control::default() }
+}
+
+fn well() -> Control {
+    Control { clear_rules: true, ..Control::default() }
+}
+
+async fn said(service: &Process, message: &str) -> Value {
+    service.says(1, |line| line["message"] == message).await
+}
+
+fn opened(service: &Process) -> usize {
+    service.said("breaker changed").iter().filter(|line| line["to"] == "open").count()
+}
+
+/// The role is missing, and comes back 20 s before the deadline.
+async fn a_role_comes_back() {
+    let (useful_s, missing_s) =
+        if std::env::var("FANFARE_LONG").is_ok_and(|v| v == "1") { (120, 100) } else { (36, 16) };
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.spawn().await;
+    service.follow("role", &tokens("ok", "role", 200)).await;
+    world.emulate(answers("iam"));
+    let id = service.goal("role", "role", useful_s).await;
+    let begun = Instant::now();
+    let why = said(&service, REFUSED).await;
+    assert_eq!((&why["credential"], &why["last"]), (&"project".into(), &"403 PERMISSION_DENIED".into()), "{why}");
+    assert!(why["refusals"].as_u64().unwrap() >= 1 && why["retry_in_ms"].as_u64().unwrap() <= 1000, "{why}");
+    tokio::time::sleep(Duration::from_secs(missing_s).saturating_sub(begun.elapsed())).await;
+    let refused = world.emulator.log().len();
+    world.emulate(well());
+    let fanout = service.settled(&id).await;
+    assert_eq!((fanout.delivered, fanout.failed), (200, 0), "{fanout:#?}");
+    // What was in flight at the first refusal, then after 1, 2, 4, 8 s and every 10 s.
+    let probes = 4 + usize::try_from(missing_s).unwrap() / 10 + 1;
+    assert!(refused <= IN_FLIGHT + probes, "{refused} requests were refused");
+    assert_eq!(opened(&service), 0, "no outage");
+}
+
+/// It does not come back in time: all that it held ends alike, and is reached by a replay once it is there.
+async fn a_role_stays_away() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.spawn().await;
+    service.follow("away", &tokens("ok", "away", 1200)).await;
+    world.emulate(answers("iam"));
+    let id = service.goal("away", "away", 5).await;
+    let fanout = service.settled(&id).await;
+    let ended: BTreeMap<_, _> = fanout.outcomes.iter().filter(|(_, n)| **n > 0).collect();
+    assert_eq!(ended, BTreeMap::from([(&"credential".to_owned(), &1200)]), "tried or not");
+    assert!(fanout.attempts > 0 && fanout.attempts < 100, "{fanout:#?}");
+    world.emulate(well());
+    let asked = ReplayRequest { useful_for_s: Some(60), ..ReplayRequest::default() };
+    let replay = service.client.replay(&id, &asked).await.unwrap();
+    assert_eq!(replay.recipients, 1200);
+    let replayed = service.settled(&replay.fanout_id.unwrap()).await;
+    assert_eq!((replayed.delivered, replayed.failed), (1200, 0), "{replayed:#?}");
+}
+
+/// Every access token is revoked, and no other is given for the key.
+async fn a_key_is_refused_for_a_while() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.spawn().await;
+    service.follow("revoked", &tokens("ok", "revoked", 300)).await;
+    // One chunk: others would be claimed only when there is room for more in hand, after the deadline.
+    service.follow("late", &tokens("ok", "late", 400)).await;
+    said(&service, "access token refreshed").await;
+    let answer = Some("grant-signature".to_owned());
+    world.emulate(Control { revoke: true, oauth_answer: answer, ..Control::default() });
+    let late = service.goal("late", "late", 5).await;
+    let id = service.goal("revoked", "revoked", 60).await;
+    let late = service.settled(&late).await;
+    assert_eq!((late.delivered, late.outcomes["credential"]), (0, 400), "{late:#?}");
+    service.says(3, |line| line["message"] == "no new access token").await;
+    world.emulate(Control { oauth_answer: Some("ok".to_owned()), ..Control::default() });
+    let fanout = service.settled(&id).await;
+    assert_eq!((fanout.delivered, fanout.failed), (300, 0), "{fanout:#?}");
+    let lines = service.lines();
+    let at = |n: usize, message: &str| {
+        lines.iter().enumerate().filter(|(_, line)| line["message"] == message).nth(n).map(|(i, _)| i).unwrap()
+    };
+    let (fresh, works) = (at(1, "access token refreshed"), at(0, "credential works again"));
+    let between = lines[fresh..works].iter().filter(|line| line["message"] == REFUSED).count();
+    assert_eq!(between, 0, "the first to leave with the new one was served");
+}
+
+/// The key in the file is wrong, is mended, and is then exchanged for files that will not do.
+async fn a_key_file_is_mended() {
+    let mut world = World::new(Database::Sqlite, false).await;
+    world.settings.remove("FANFARE__FCM__CREDENTIALS").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key.json");
+    let good: Value = serde_json::from_str(&world.emulator.key_json()).unwrap();
+    let with = |field: &str, value: Value| {
+        let mut key = good.clone();
+        key[field] = value;
+        key.to_string()
+    };
+    let write = |path: &Path, text: &str| std::fs::write(path, text).unwrap();
+    let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+    write(&path, &with("private_key", pair.serialize_pem().into()));
+    world.set("FCM__CREDENTIALS_FILE", path.display());
+    let service = world.spawn().await;
+    service.follow("file", &tokens("ok", "file", 100)).await;
+    let id = service.goal("file", "file", 60).await;
+    said(&service, "no new access token").await;
+    write(&path, &with("client_email", "".into()));
+    service.signal("-HUP").await;
+    let kept = "key not read anew; the old one stays in force";
+    let fault = said(&service, kept).await;
+    assert!(fault["error"].as_str().unwrap().contains("\"client_email\""), "{fault}");
+    assert_eq!((&fault["level"], &fault["file"]), (&"WARN".into(), &path.display().to_string().into()));
+    write(&path, &good.to_string());
+    // Nobody tells: it is read when the next token is due.
+    said(&service, "key read anew").await;
+    let fanout = service.settled(&id).await;
+    assert_eq!((fanout.delivered, fanout.failed), (100, 0), "{fanout:#?}");
+    assert_eq!(service.said(kept).len(), 1, "the same fault is told once");
+
+    write(&path, &with("project_id", "another".into()));
+    service.signal("-HUP").await;
+    let fault = service.says(2, |line| line["message"] == kept).await;
+    let said_of_it = fault["error"].as_str().unwrap();
+    assert!(said_of_it.contains("\"another\"") && said_of_it.contains("restart"), "{fault}");
+    write(&path, &good.to_string());
+    service.signal("-HUP").await;
+    said(&service, "key read anew; it is the same").await;
+    let fanout = service.settled(&service.goal("after", "file", 60).await).await;
+    assert_eq!((fanout.delivered, fanout.failed), (100, 0), "{fanout:#?}");
+    let text = format!("{:?}", service.lines());
+    assert!(!text.contains("PRIVATE KEY"), "no key in the log");
+}
+
+/// A key in a variable cannot change, and SIGHUP says so.
+async fn a_key_in_a_variable() {
+    let service = World::new(Database::Sqlite, false).await.spawn().await;
+    service.signal("-HUP").await;
+    let line = service.says(1, |line| line["setting"] == "fcm.credentials").await;
+    assert_eq!(line["message"], "the key did not come from a file, so it cannot change while the service runs");
+}
+
+fn of<'a>(log: &'a [LogEntry], kind: &str) -> Vec<&'a LogEntry> {
+    log.iter().filter(|entry| entry.token.starts_with(kind)).collect()
+}
+
+/// Ten devices always answer 503, and are tried again and again: that is theirs.
+async fn few_sick_devices() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.spawn().await;
+    service.follow("sick", &tokens("unavailable", "sick", 10)).await;
+    service.follow("live", &tokens("ok", "live", 40)).await;
+    let sick = service.goal("sick", "sick", 12).await;
+    world.emulator.logged(40).await;
+    assert_eq!(opened(&service), 0, "40 failures of 10 devices");
+    let live = service.settled(&service.goal("live", "live", 60).await).await;
+    assert_eq!((live.delivered, opened(&service)), (40, 0), "{live:#?}");
+    let sick = service.settled(&sick).await;
+    assert_eq!((sick.delivered, sick.failed), (0, 10), "{sick:#?}");
+    // After 0.25, 1, 2, 4 and 8 s, then every 10 s.
+    assert!(sick.attempts <= 10 * 6, "each is asked less and less: {sick:#?}");
+    assert_eq!(opened(&service), 0);
+}
+
+/// Twenty are taken for an outage; a live goal is the next probe, and shows that it is none.
+async fn many_sick_devices() {
+    let world = World::new(Database::Sqlite, false).await;
+    let service = world.spawn().await;
+    service.follow("ill", &tokens("unavailable", "ill", 20)).await;
+    service.follow("lively", &tokens("ok", "lively", 40)).await;
+    let ill = service.goal("ill", "ill", 30).await;
+    service.says(1, |line| line["message"] == "breaker changed" && line["to"] == "open").await;
+    let before = world.emulator.log().len();
+    let live = service.settled(&service.goal("lively", "lively", 60).await).await;
+    assert_eq!((live.delivered, live.failed), (40, 0), "{live:#?}");
+    let log = world.emulator.log();
+    let probes = log[before..].iter().take_while(|entry| !entry.token.starts_with("ok-")).count();
+    // What was still in flight when it opened, and a probe or two before the goal had come in hand: with the first probe
+    // after it the breaker closes.
+    assert!(probes <= 6, "{probes} sick devices were asked before the goal");
+    assert_eq!(of(&log, "ok-").len(), 40, "each once");
+    let ill = service.settled(&ill).await;
+    assert_eq!((ill.delivered, ill.failed), (0, 20), "{ill:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_refused_or_sick_for_a_while_is_reached_in_time_and_holds_up_nobody_else() {
+    together(vec![
+        ("a role comes back", Box::pin(a_role_comes_back())),
+        ("a role stays away", Box::pin(a_role_stays_away())),
+        ("a key is refused for a while", Box::pin(a_key_is_refused_for_a_while())),
+        ("a key file is mended", Box::pin(a_key_file_is_mended())),
+        ("a key in a variable", Box::pin(a_key_in_a_variable())),
+        ("few sick devices", Box::pin(few_sick_devices())),
+        ("many sick devices", Box::pin(many_sick_devices())),
+    ])
+    .await;
+}
