@@ -14,6 +14,7 @@ mod events;
 mod explain;
 mod export;
 mod fanouts;
+mod front;
 mod guard;
 mod import;
 pub mod keys;
@@ -39,6 +40,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use backlog::MaxBacklog;
+pub use front::Front;
 pub use keys::{KeyError, Keys, Scope};
 pub use measured::Measured;
 pub use ops::{OpsState, Parts, ops_router};
@@ -124,15 +126,15 @@ struct Api {
     backlog: Backlog,
 }
 
-/// The API's router, to be served by [`crate::door::serve`].
-pub fn router(state: State) -> Router {
+/// The API, to be served by [`crate::door::serve`].
+pub fn router(state: State) -> Front {
     let Limits { places, requests_per_s_per_key, max_backlog } = state.limits;
     let door = state.measured.door.clone();
     let api = Arc::new(Api {
         gate: Gate::new(places, door.clone()),
         polls: Cap::new(MAX_POLLS),
         slow_bodies: Cap::new(MAX_SLOW_BODIES),
-        shedding: Shedding::new(door),
+        shedding: Shedding::new(&door),
         quota: Quota::new(requests_per_s_per_key),
         backlog: Backlog::new(max_backlog, state.measured.clone()),
         state,
@@ -160,7 +162,7 @@ pub fn router(state: State) -> Router {
         .route("/v1/fanouts/{id}/resume", post(replay::resume))
         .route_layer(open_to(&[Scope::Ops]));
 
-    Router::new()
+    let router = Router::new()
         .merge(events)
         .merge(fanouts)
         .merge(devices)
@@ -170,5 +172,6 @@ pub fn router(state: State) -> Router {
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(from_fn_with_state(Arc::clone(&api), guard::enter))
         .layer(from_fn(request_id::tag))
-        .with_state(api)
+        .with_state(Arc::clone(&api));
+    Front::new(api, router)
 }

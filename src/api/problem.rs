@@ -4,11 +4,15 @@
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 
 use crate::domain::event::FieldError;
 use crate::door::gate::retry_after_s;
 use crate::store::StoreError;
 use crate::wire::{FieldProblem, ImportAnswer, Problem, QuotaLimit};
+
+/// The kind of every refusal's body.
+pub(super) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $status:literal $code:literal $title:literal $retryable:literal,)+) => {
@@ -169,6 +173,25 @@ impl Refusal {
         self
     }
 
+    /// What its answer says.
+    pub(super) fn body(self) -> Bytes {
+        let Self { code, detail, retry_after_s, errors, import, quota } = self;
+        let problem = Problem {
+            kind: "about:blank".to_owned(),
+            title: code.title().to_owned(),
+            status: code.status(),
+            detail,
+            code: code.as_str().to_owned(),
+            retryable: code.retryable(),
+            retry_after_s,
+            errors,
+            import,
+            quota,
+        };
+        // Strings and numbers serialise; an answer without a body has its status all the same.
+        serde_json::to_vec(&problem).map(Bytes::from).unwrap_or_default()
+    }
+
     /// Our own fault. What is wrong is logged here, once, and not told to the caller.
     pub(super) fn internal(what: &str) -> Self {
         tracing::error!(target: "fanfare::api", error = what, "request failed");
@@ -198,25 +221,13 @@ impl From<StoreError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Self { code, detail, retry_after_s, errors, import, quota } = self;
-        let problem = Problem {
-            kind: "about:blank".to_owned(),
-            title: code.title().to_owned(),
-            status: code.status(),
-            detail,
-            code: code.as_str().to_owned(),
-            retryable: code.retryable(),
-            retry_after_s,
-            errors,
-            import,
-            quota,
-        };
+        let (code, retry_after_s) = (self.code, self.retry_after_s);
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, axum::Json(problem)).into_response();
+        let mut response = (status, self.body()).into_response();
         // For who counts: the guard does not read bodies.
         response.extensions_mut().insert(code);
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CONTENT_TYPE, PROBLEM_JSON);
         if let Some(seconds) = retry_after_s {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -3,25 +3,30 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tower::Service;
 
-/// Requests in progress on one connection, and whether there ever was one.
-#[derive(Debug, Clone, Copy, Default)]
+/// Requests in progress on one connection, whether there ever was one, and since when that is so.
+#[derive(Debug, Clone, Copy)]
 struct Use {
     now: u32,
     ever: bool,
+    since: Instant,
 }
 
 /// Sees the requests of one connection.
+///
+/// Whoever waits for idleness looks when it could have come, rather than being woken by every request: that would cost
+/// a refused request more than its refusal.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(watch::Sender<Use>);
+pub(super) struct Activity(Arc<Mutex<Use>>);
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self(watch::Sender::new(Use::default()))
+        Self(Arc::new(Mutex::new(Use { now: 0, ever: false, since: Instant::now() })))
     }
 
     /// Wraps the service of this connection, so that its requests are seen.
@@ -31,30 +36,35 @@ impl Activity {
 
     /// Ends once no request has been in progress for `before_first`, or for `between` after the first one.
     pub(super) async fn idle(&self, before_first: Duration, between: Duration) {
-        let mut uses = self.0.subscribe();
         loop {
-            let seen = *uses.borrow_and_update();
-            let patience = if seen.ever { between } else { before_first };
-            let quiet = async {
-                if seen.now > 0 {
-                    std::future::pending::<()>().await;
-                }
-                tokio::time::sleep(patience).await;
-            };
-            tokio::select! {
-                _ = uses.changed() => {}
-                () = quiet => return,
+            let Use { now, ever, since } = *self.look();
+            let patience = if ever { between } else { before_first };
+            let earliest = if now > 0 { Instant::now() + patience } else { since + patience };
+            if now == 0 && Instant::now() >= earliest {
+                return;
             }
+            sleep_until(earliest).await;
         }
+    }
+
+    fn begin(&self) -> Mark {
+        let mut seen = self.look();
+        (seen.now, seen.ever) = (seen.now + 1, true);
+        Mark(self.clone())
+    }
+
+    fn look(&self) -> MutexGuard<'_, Use> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A request in progress.
-struct Mark(watch::Sender<Use>);
+struct Mark(Activity);
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        self.0.send_modify(|seen| seen.now -= 1);
+        let mut seen = self.0.look();
+        (seen.now, seen.since) = (seen.now - 1, Instant::now());
     }
 }
 
@@ -80,8 +90,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        self.activity.0.send_modify(|seen| *seen = Use { now: seen.now + 1, ever: true });
-        let mark = Mark(self.activity.0.clone());
+        let mark = self.activity.begin();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let _mark = mark;

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::gate::Pool;
 use super::metrics::DoorMetrics;
+use crate::metrics::Counter;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
@@ -47,7 +48,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Counts and tells.
 #[derive(Debug)]
 pub struct Shedding {
-    metrics: DoorMetrics,
+    /// By pool and reason, looked up once: counting is most of what a refusal costs.
+    counts: [[Counter; Reason::ALL.len()]; Pool::ALL.len()],
     said: Mutex<Said>,
 }
 
@@ -60,14 +62,18 @@ struct Said {
 impl Shedding {
     /// Counts into `metrics`.
     #[must_use]
-    pub fn new(metrics: DoorMetrics) -> Self {
-        Self { metrics, said: Mutex::default() }
+    pub fn new(metrics: &DoorMetrics) -> Self {
+        let of = |pool: Pool, reason: Reason| {
+            metrics.shed.get_or_create(&[("pool", pool.as_str()), ("reason", reason.as_str())]).clone()
+        };
+        let counts = std::array::from_fn(|p| std::array::from_fn(|r| of(Pool::ALL[p], Reason::ALL[r])));
+        Self { counts, said: Mutex::default() }
     }
 
     /// One request was sent away.
     pub fn note(&self, pool: Pool, reason: Reason) {
+        self.counts[pool as usize][reason as usize].inc();
         let (pool, reason) = (pool.as_str(), reason.as_str());
-        self.metrics.shed.get_or_create(&[("pool", pool), ("reason", reason)]).inc();
         if let Some(requests) = self.due(Instant::now()) {
             tracing::warn!(target: "fanfare::door", requests, pool, reason, "requests are shed");
         }
@@ -93,7 +99,7 @@ mod tests {
     #[test]
     fn while_shedding_goes_on_one_line_in_ten_seconds_says_how_many() {
         let mut registry = Metrics::new();
-        let shedding = Shedding::new(DoorMetrics::register(&mut registry));
+        let shedding = Shedding::new(&DoorMetrics::register(&mut registry));
         let start = Instant::now();
         assert_eq!(shedding.due(start), Some(1), "the first is said at once");
         for ms in 0..9_999 {
