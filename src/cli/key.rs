@@ -17,6 +17,9 @@ pub struct KeyArgs {
     /// import, ops = read and cancel fan-outs, read the ceiling.
     #[arg(long, value_delimiter = ',', required = true, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
     pub scopes: Vec<String>,
+    /// All calls with this key are bulk work, whatever they are: for jobs that must never take a place from live traffic.
+    #[arg(long)]
+    pub bulk: bool,
 }
 
 /// Prints the key and its entry once; neither is stored anywhere.
@@ -28,6 +31,7 @@ pub fn run(args: &KeyArgs) -> Result<(), Failure> {
     scopes.sort_unstable();
     scopes.dedup();
     let (secret, entry) = keys::generate(&args.name, &scopes).map_err(|error| Failure::Usage(error.to_string()))?;
+    let entry = if args.bulk { format!("{entry}:bulk") } else { entry };
     // What a script reads goes to stdout, two words a line; what a person reads goes to stderr.
     print(&format!("key {secret}\nentry {entry}\n"))?;
     eprintln!(

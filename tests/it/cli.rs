@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::process::Stdio;
 
+use fanfare::api::Keys;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -312,6 +313,10 @@ async fn a_key_is_printed_once_with_the_entry_that_admits_it() {
 
     let other = fanfare(&["key", "--name", "ci", "--scopes", "events"], &[]).await;
     assert!(!other.out.contains(&key), "two keys are never the same");
+    let nightly = fanfare(&["key", "--name", "nightly", "--scopes", "devices", "--bulk"], &[]).await;
+    let entry = nightly.out.lines().find_map(|line| line.strip_prefix("entry ")).unwrap();
+    let key = nightly.out.lines().find_map(|line| line.strip_prefix("key ")).unwrap();
+    assert!(Keys::parse(entry).unwrap().find(key).unwrap().bulk, "{entry}");
 }
 
 #[tokio::test]
