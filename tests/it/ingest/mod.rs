@@ -1,6 +1,9 @@
 //! The door in bad weather: hostile and hasty callers over real sockets, each with its expected answer, and others served
 //! all the while.
 
+mod crowds;
+mod frames;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +22,7 @@ use reqwest::{Method, StatusCode};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::Executor;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -28,23 +30,8 @@ use crate::api::{SOON, Service, for_each_store, goal, goal_with, problem, read_u
 use crate::harness::postgres::TestDatabase;
 use crate::harness::redis::RedisServer;
 
-/// Hostile connections of one kind at once. `FANFARE_TEST_CONNECTIONS` sets more for a longer run; each takes two file
-/// descriptors.
-fn crowd() -> usize {
-    std::env::var("FANFARE_TEST_CONNECTIONS").map_or(150, |n| n.parse().expect("a number of connections"))
-}
-
 fn set(change: impl FnOnce(&mut api::Limits)) -> impl FnOnce(&mut State) {
     |state| change(&mut state.limits)
-}
-
-async fn connections(service: &Service, n: usize, opening: &str) -> Vec<TcpStream> {
-    join_all((0..n).map(|_| async {
-        let mut stream = service.raw().await;
-        stream.write_all(opening.as_bytes()).await.unwrap();
-        stream
-    }))
-    .await
 }
 
 fn post(service: &Service, body: &str) -> String {
@@ -57,51 +44,6 @@ async fn on_postgres(limits: door::Limits, change: impl FnOnce(&mut State)) -> (
     store.migrate().await.unwrap();
     let service = Service::start_with(&store, change, limits).await;
     (database, store, service)
-}
-
-#[tokio::test]
-async fn a_body_that_comes_slowly_holds_no_place_and_is_taken_in_the_end() {
-    for_each_store(async |store| {
-        let service = Service::start_with(&store, set(|l| l.places.interactive = 1), door::Limits::default()).await;
-        let body = goal("evt-slow").to_string();
-        let (first, rest) = body.split_at(body.len() / 2);
-        let head = service.post_head(&format!("Content-Length: {}", body.len()));
-        let mut slow = connections(&service, crowd(), &format!("{head}{first}")).await;
-        until(async || service.post_event(&goal("evt-quick")).await.status().is_success()).await;
-        for stream in &mut slow {
-            stream.write_all(rest.as_bytes()).await.unwrap();
-        }
-        // They queue for the one place like anybody: some are told to come again.
-        let mut taken = 0;
-        for stream in &mut slow {
-            let answer = read_until(stream, "}").await;
-            let known = ["202 Accepted", "200 OK", "503 Service Unavailable"];
-            assert!(known.iter().any(|status| answer.starts_with(&format!("HTTP/1.1 {status}"))), "{answer}");
-            taken += usize::from(answer.contains("fanout_id"));
-        }
-        assert!(taken > 0);
-        assert_eq!(store.backlog().await.unwrap().fanouts, 2);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_crowd_that_sends_half_a_header_or_nothing_is_dropped_and_others_are_served() {
-    for_each_store(async |store| {
-        let limits = door::Limits { first_request: Duration::from_secs(1), ..door::Limits::default() };
-        let service = Service::start_with(&store, |_| (), limits).await;
-        let begun = Instant::now();
-        let mut crowds = connections(&service, crowd(), "").await;
-        crowds.extend(connections(&service, crowd(), "POST /v1/events HTTP/1.1\r\nHost: x\r\nX-A: ").await);
-        crowds.extend(connections(&service, crowd(), "PRI * HTTP/2.0\r\n\r\nSM").await);
-        assert!(begun.elapsed() < SOON);
-        service.accept("evt-1").await;
-        for stream in crowds {
-            until_closed(stream).await;
-        }
-        service.accept("evt-2").await;
-    })
-    .await;
 }
 
 /// Requests that two parsers could take for different ones, and what none could take for one. The answer is 400, or none;
@@ -180,50 +122,6 @@ async fn a_refused_request_gives_up_its_connection_unless_its_body_has_come() {
         timeout(SOON, feeding).await.expect("nobody reads an endless body that was refused");
         assert!(written < 64 << 20, "{written} bytes were taken");
         assert_eq!(service.get("/v1/ceiling").await.status(), 200);
-    })
-    .await;
-}
-
-/// One frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-/// CVE-2023-44487: whole streams that begin and end in one packet. The bytes are written by hand, because a decent client
-/// sends nothing of a stream it gave up in time.
-#[tokio::test]
-async fn streams_opened_and_reset_without_end_cost_their_caller_the_connection() {
-    const CALM: u8 = 11;
-    for_each_store(async |store| {
-        let service = Service::start(&store).await;
-        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        bytes.extend(frame(4, 0, 0, &[]));
-        for stream in (1..4_000).step_by(2) {
-            // POST, http, /, and the authority x.
-            bytes.extend(frame(1, 4, stream, &[0x83, 0x86, 0x84, 0x41, 1, b'x']));
-            bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
-        }
-        let (mut reader, mut writer) = service.raw().await.into_split();
-        let feeding = tokio::spawn(async move {
-            // The server may hang up in the middle.
-            let _ = writer.write_all(&bytes).await;
-            writer
-        });
-        let mut answer = Vec::new();
-        let _ = timeout(SOON, reader.read_to_end(&mut answer)).await.expect("the connection must end");
-        let _ = feeding.await;
-        let mut rest = &answer[..];
-        let mut goodbye = None;
-        while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = rest {
-            let (payload, next) = payload.split_at(u32::from_be_bytes([0, *a, *b, *c]) as usize);
-            if *kind == 7 {
-                goodbye = payload.get(4..8).map(<[u8]>::to_vec);
-            }
-            rest = next;
-        }
-        assert_eq!(goodbye, Some(vec![0, 0, 0, CALM]), "ENHANCE_YOUR_CALM");
-        service.accept("evt-1").await;
     })
     .await;
 }
@@ -443,27 +341,29 @@ async fn a_client_comes_back_when_it_was_asked_to_and_is_accepted_then() {
     .await;
 }
 
-/// Every call with the scopes that may make it and the pool it is served from. A call that is missing here, or does not
-/// ask for a key, fails this test.
+/// Every call with the pool it is served from, the scopes that may make it, and the largest body it takes. A call that is
+/// missing here, or does not ask for a key, fails this test.
 #[tokio::test]
-async fn every_call_asks_for_a_key_and_has_a_pool() {
-    const ROUTES: &[(&str, &str, &str, &str)] = &[
-        ("post", "/v1/events", "interactive", "events"),
-        ("get", "/v1/fanouts", "read", "events ops"),
-        ("get", "/v1/fanouts/{id}", "read", "events ops"),
-        ("get", "/v1/fanouts/{id}/recipients/{device}", "read", "events ops"),
-        ("post", "/v1/fanouts/{id}/cancel", "read", "ops"),
-        ("post", "/v1/fanouts/{id}/replay", "bulk", "ops"),
-        ("post", "/v1/fanouts/{id}/resume", "bulk", "ops"),
-        ("post", "/v1/sweeps", "bulk", "ops"),
-        ("get", "/v1/sweeps/{id}", "read", "ops"),
-        ("put", "/v1/devices/{id}", "read", "devices"),
-        ("get", "/v1/devices/{id}", "read", "devices"),
-        ("delete", "/v1/devices/{id}", "read", "devices"),
-        ("put", "/v1/devices/{id}/follows", "read", "devices"),
-        ("post", "/v1/devices/import", "bulk", "devices"),
-        ("get", "/v1/devices/export", "bulk", "devices"),
-        ("get", "/v1/ceiling", "read", "ops"),
+async fn every_call_asks_for_a_key_and_has_a_pool_and_a_limit() {
+    const NONE: usize = 0;
+    const STREAM: usize = usize::MAX;
+    const ROUTES: &[(&str, &str, &str, &str, usize)] = &[
+        ("post", "/v1/events", "interactive", "events", 64 << 10),
+        ("get", "/v1/fanouts", "read", "events ops", NONE),
+        ("get", "/v1/fanouts/{id}", "read", "events ops", NONE),
+        ("get", "/v1/fanouts/{id}/recipients/{device}", "read", "events ops", NONE),
+        ("post", "/v1/fanouts/{id}/cancel", "read", "ops", NONE),
+        ("post", "/v1/fanouts/{id}/replay", "bulk", "ops", 64 << 10),
+        ("post", "/v1/fanouts/{id}/resume", "bulk", "ops", 64 << 10),
+        ("post", "/v1/sweeps", "bulk", "ops", 64 << 10),
+        ("get", "/v1/sweeps/{id}", "read", "ops", NONE),
+        ("put", "/v1/devices/{id}", "read", "devices", 64 << 10),
+        ("get", "/v1/devices/{id}", "read", "devices", NONE),
+        ("delete", "/v1/devices/{id}", "read", "devices", NONE),
+        ("put", "/v1/devices/{id}/follows", "read", "devices", 256 << 10),
+        ("post", "/v1/devices/import", "bulk", "devices", STREAM),
+        ("get", "/v1/devices/export", "bulk", "devices", NONE),
+        ("get", "/v1/ceiling", "read", "ops", NONE),
     ];
     let dir = tempfile::tempdir().unwrap();
     let store = fanfare::store::sqlite::SqliteStore::open(&dir.path().join("f.db")).await.unwrap();
@@ -477,7 +377,7 @@ async fn every_call_asks_for_a_key_and_has_a_pool() {
             open.insert((method.clone(), path.clone()), operation["security"].clone());
         }
     }
-    for (method, path, pool, scopes) in ROUTES {
+    for (method, path, pool, scopes, limit) in ROUTES {
         let security = open.remove(&((*method).to_owned(), (*path).to_owned()));
         let security = security.unwrap_or_else(|| panic!("{method} {path} is not in the document"));
         let told: Vec<&str> = security.as_array().unwrap().iter().filter_map(|one| one["key"][0].as_str()).collect();
@@ -488,6 +388,11 @@ async fn every_call_asks_for_a_key_and_has_a_pool() {
         refused(bare.send().await.unwrap(), 401, "unauthenticated").await;
         for scope in ["events", "devices", "ops"].into_iter().filter(|scope| !scopes.contains(scope)) {
             refused(service.call_as(scope, method.clone(), &path, None).await, 403, "forbidden").await;
+        }
+        for size in [64 << 10, (64 << 10) + 1, 256 << 10, (256 << 10) + 1] {
+            let answer = service.call_as("all", method.clone(), &path, Some(" ".repeat(size))).await.status();
+            let refused = (1..size).contains(limit);
+            assert_eq!(answer == StatusCode::PAYLOAD_TOO_LARGE, refused, "{method} {path} with {size} bytes: {answer}");
         }
         let shut = |state: &mut State| {
             let places = &mut state.limits.places;
