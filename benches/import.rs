@@ -21,7 +21,7 @@ type Failed = Box<dyn std::error::Error>;
 /// Rows per second below which the promise of the README does not hold.
 const FLOOR_PER_S: f64 = 20_000.0;
 
-/// What the service may grow by while it imports, kB. A batch is 1,000 rows of at most 64 KiB.
+/// What the service may grow by while it imports, kB. A batch is at most 2,000 rows or 1 MiB, and SQLite keeps 64 MiB of pages.
 const GROWTH_KB: u64 = 100_000;
 
 /// Lines of one part.

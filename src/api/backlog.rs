@@ -2,8 +2,10 @@
 //! Must never know: why they are not sent.
 //!
 //! The numbers lie in the database, all instances add to them, and counting them costs a query: they are read again when
-//! they are a quarter of a second old. What this instance accepts meanwhile is added to the fan-outs.
+//! they are a quarter of a second old. What this instance accepts meanwhile is added to the fan-outs. When they cannot be
+//! read, what is known stands: whether an event can be kept is for its own write to say.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,9 +16,11 @@ use super::measured::Measured;
 use super::problem::{Code, Refusal};
 use crate::domain::batch::Class;
 use crate::domain::bitmap::CHUNK_SIZE;
-use crate::store::Store;
+use crate::store::{Store, Waiting};
 
 const FRESH: Duration = Duration::from_millis(250);
+/// Longest wait of a request for newer numbers: a table may be locked, and the events table is not.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,23 +35,29 @@ pub struct MaxBacklog {
 
 pub(super) struct Backlog {
     most: MaxBacklog,
+    known: Arc<Known>,
+    /// Locked while they are read.
+    read_at: Arc<Mutex<Option<Instant>>>,
+}
+
+struct Known {
     measured: Measured,
     fanouts: AtomicU64,
     /// Frozen and in nobody's hands, by class.
     recipients: [AtomicU64; Class::ALL.len()],
-    read_at: Mutex<Option<Instant>>,
 }
 
 impl Backlog {
     pub(super) fn new(most: MaxBacklog, measured: Measured) -> Self {
         let recipients = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { most, measured, fanouts: AtomicU64::new(0), recipients, read_at: Mutex::new(None) }
+        let known = Arc::new(Known { measured, fanouts: AtomicU64::new(0), recipients });
+        Self { most, known, read_at: Arc::default() }
     }
 
     /// Refuses when as many fan-outs wait as may: known before the body is read.
-    pub(super) async fn admit(&self, store: &dyn Store) -> Result<(), Refusal> {
-        self.refresh(store).await?;
-        let waiting = self.fanouts.load(Ordering::Relaxed);
+    pub(super) async fn admit(&self, store: &Arc<dyn Store>) -> Result<(), Refusal> {
+        self.refresh(store).await;
+        let waiting = self.known.fanouts.load(Ordering::Relaxed);
         if waiting < self.most.fanouts {
             return Ok(());
         }
@@ -74,32 +84,47 @@ impl Backlog {
 
     /// Recipients in nobody's hands that go before an event of `class`, at most.
     pub(super) fn ahead(&self, class: Class) -> u64 {
-        let more_urgent = Class::ALL.iter().zip(&self.recipients).filter(|(other, _)| other.code() <= class.code());
+        let more_urgent =
+            Class::ALL.iter().zip(&self.known.recipients).filter(|(other, _)| other.code() <= class.code());
         more_urgent.map(|(_, n)| n.load(Ordering::Relaxed)).sum()
     }
 
     /// One fan-out more.
     pub(super) fn accepted(&self) {
-        self.fanouts.fetch_add(1, Ordering::Relaxed);
+        self.known.fanouts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One request reads, the others go on with what is known: they must not queue behind a slow database here.
-    async fn refresh(&self, store: &dyn Store) -> Result<(), Refusal> {
-        let Ok(mut read_at) = self.read_at.try_lock() else { return Ok(()) };
-        if read_at.is_none_or(|at| at.elapsed() >= FRESH) {
-            let waiting = store.backlog().await?;
-            let whole = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-            self.fanouts.store(waiting.fanouts, Ordering::Relaxed);
-            self.measured.fanouts.set(whole(waiting.fanouts));
-            for (class, known) in Class::ALL.iter().zip(&self.recipients) {
-                let chunks = waiting.open_chunks.iter().filter(|(of, _)| of == class).map(|(_, n)| n).sum::<u64>();
-                let recipients = chunks.saturating_mul(CHUNK_SIZE as u64);
-                known.store(recipients, Ordering::Relaxed);
-                self.measured.recipients.get_or_create(&[("class", class.as_str())]).set(whole(recipients));
+    /// One request has them read, the others go on with what is known: they must not queue behind a slow database here.
+    async fn refresh(&self, store: &Arc<dyn Store>) {
+        let Ok(mut read_at) = Arc::clone(&self.read_at).try_lock_owned() else { return };
+        if read_at.is_some_and(|at| at.elapsed() < FRESH) {
+            return;
+        }
+        let (store, known) = (Arc::clone(store), Arc::clone(&self.known));
+        let reading = tokio::spawn(async move {
+            match store.backlog().await {
+                Ok(waiting) => known.set(&waiting),
+                Err(error) => {
+                    tracing::warn!(target: "fanfare::api", %error, "backlog not read; the last known one stands")
+                }
             }
             *read_at = Some(Instant::now());
+        });
+        let _whether_in_time = tokio::time::timeout(PATIENCE, reading).await;
+    }
+}
+
+impl Known {
+    fn set(&self, waiting: &Waiting) {
+        let whole = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.fanouts.store(waiting.fanouts, Ordering::Relaxed);
+        self.measured.fanouts.set(whole(waiting.fanouts));
+        for (class, known) in Class::ALL.iter().zip(&self.recipients) {
+            let chunks = waiting.open_chunks.iter().filter(|(of, _)| of == class).map(|(_, n)| n).sum::<u64>();
+            let recipients = chunks.saturating_mul(CHUNK_SIZE as u64);
+            known.store(recipients, Ordering::Relaxed);
+            self.measured.recipients.get_or_create(&[("class", class.as_str())]).set(whole(recipients));
         }
-        Ok(())
     }
 }
 
@@ -120,7 +145,7 @@ mod tests {
     fn backlog(urgent: u64, normal: u64, bulk: u64) -> Backlog {
         let most = MaxBacklog { fanouts: 10, recipients: 5_000, seconds: 60 };
         let backlog = Backlog::new(most, Measured::register(&mut Metrics::new()));
-        for (known, n) in backlog.recipients.iter().zip([urgent, normal, bulk]) {
+        for (known, n) in backlog.known.recipients.iter().zip([urgent, normal, bulk]) {
             known.store(n, Ordering::Relaxed);
         }
         backlog

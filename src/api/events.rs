@@ -62,7 +62,7 @@ pub(super) async fn accept(
     Extension(deadline): Extension<Deadline>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    api.backlog.admit(&*api.state.store).await?;
+    api.backlog.admit(&api.state.store).await?;
     let posted = json::<EventRequest>(request, MAX_BODY_BYTES).await?;
     // One catalogue for the whole post: a reload in between must not judge it by two.
     let catalogue = api.state.catalogue.now();
@@ -119,7 +119,9 @@ fn check(api: &Api, catalogue: &Catalogue, event: Event, deadline_ms: i64) -> Re
     (api.state.fits)(catalogue, &event).map_err(|fault| vec![fault])?;
     let kind = catalogue.known(&event.kind).map_err(|unknown| Refusal::field("/type", unknown.to_string()))?;
     let (class, shown) = (kind.class, kind.required.clone());
-    Ok(NewFanout { content_hash: event.content_hash(), shown, class, deadline_ms, event })
+    let names = event.supersedes.as_ref().map_or(&event.id, |correction| &correction.event_id);
+    let collapse_key = kind.collapse_key_under(&event, names);
+    Ok(NewFanout { content_hash: event.content_hash(), collapse_key, shown, class, deadline_ms, event })
 }
 
 fn draft(posted: EventRequest) -> EventDraft {

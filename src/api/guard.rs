@@ -56,7 +56,10 @@ async fn admit(api: &Api, pool: Pool, headers: &HeaderMap, arrived: Instant) -> 
     let deadline = Deadline::read(headers, arrived)?;
     let in_time = || {
         let allowed = deadline.allows(api.gate.typical(pool), Instant::now());
-        allowed.inspect_err(|_| api.shedding.note(pool, Reason::Deadline))
+        allowed.inspect_err(|_| {
+            api.gate.doubt(pool);
+            api.shedding.note(pool, Reason::Deadline);
+        })
     };
     in_time()?;
     let pass = api.gate.enter(pool).await.map_err(|reason| {
@@ -78,10 +81,13 @@ pub(super) fn crowded(reason: Reason) -> Refusal {
 
 /// Takes note of how a request that was let in ended.
 fn account(api: &Api, pass: &Pass, response: &Response, took: Duration) {
-    if response.status().is_success() && pass.pool() != Pool::Bulk {
+    let refused = response.extensions().get::<Code>();
+    // Who ran out of time took at least that long.
+    let told = response.status().is_success() || refused == Some(&Code::OutOfTime);
+    if told && pass.pool() != Pool::Bulk {
         pass.served(took);
     }
-    let reason = match response.extensions().get::<Code>() {
+    let reason = match refused {
         Some(Code::Overloaded) => Reason::Full,
         Some(Code::OutOfTime) => Reason::Deadline,
         Some(Code::BacklogFull) => Reason::Backlog,

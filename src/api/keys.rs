@@ -155,7 +155,9 @@ fn parse_entry(no: usize, entry: &str) -> Result<([u8; 32], Key), KeyError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(plain) {
         return Err(KeyError::Name(no));
     }
-    let unknown = |scope: &str| KeyError::Scope { name: name.to_owned(), scope: scope.chars().take(40).collect() };
+    // A key in the scope's place is not shown.
+    let shown = |scope: &str| if scope.len() > 16 { "...".to_owned() } else { scope.to_owned() };
+    let unknown = |scope: &str| KeyError::Scope { name: name.to_owned(), scope: shown(scope) };
     let scope = |raw: &str| Scope::parse(raw.trim()).ok_or_else(|| unknown(raw.trim()));
     let mut scopes = scopes.split('+').map(scope).collect::<Result<Vec<_>, _>>()?;
     scopes.sort_unstable();

@@ -96,6 +96,8 @@ pub struct State {
     pub measured: Measured,
     /// How much is let in.
     pub limits: Limits,
+    /// A fan-out that was settled is kept for so long, ms.
+    pub keep_ms: i64,
 }
 
 /// How much is let in.

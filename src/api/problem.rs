@@ -76,6 +76,8 @@ codes! {
     CorrectionSent = 409 "correction_sent" "The event's correction was sent before it came" false,
     /// The fan-out cannot be replayed, whatever its state.
     NotReplayable = 409 "not_replayable" "The fan-out is of a kind that is not replayed" false,
+    /// What earlier replays of the fan-out did may be deleted before another one has ended.
+    PastRetention = 409 "past_retention" "What is known of the fan-out is too old to replay it" false,
     /// The fan-out was cancelled before.
     FanoutCancelled = 409 "fanout_cancelled" "The fan-out was cancelled before" false,
     /// The fan-out has ended: there is nothing to cancel.

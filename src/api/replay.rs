@@ -44,7 +44,8 @@ const ATTEMPTS: RangeInclusive<u64> = 1..=1_000_000_000;
         (status = 404, description = "`fanout_not_found`"),
         (status = 408, description = "`body_timeout`"),
         (status = 409, description = "`fanout_open`: it has not ended. `fanout_superseded`: a correction has taken its place. \
-            `replay_running`: one has not ended. `not_replayable`: a sweep."),
+            `replay_running`: one has not ended. `not_replayable`: a sweep. `past_retention`: whom its earlier replays \
+            reached may be deleted before this one has ended."),
         (status = 413, description = "`body_too_large`"),
         (status = 415, description = "`unsupported_media_type`"),
         (status = 422, description = "`invalid`: of useful_for_s, too, when its deadline is past and none was given."),
@@ -65,6 +66,7 @@ pub(super) async fn run(State(api): State<Arc<Api>>, Id(id): Id, request: Reques
     may_be_replayed(&parent)?;
     let source = if asked.include_unconfirmed { Source::FailedOrUnconfirmed } else { Source::Failed };
     let deadline_ms = deadline(&asked, &parent, api.state.clock.now_ms())?;
+    remembered(&parent, deadline_ms, api.state.keep_ms)?;
     let recipients = count(&api, id, source).await?;
     let max_attempts = attempts(asked.max_attempts)?.unwrap_or_else(|| recipients.saturating_mul(2).max(1));
     let told = |fanout: Option<FanoutId>| answer(&api, fanout, (id, recipients), (deadline_ms, max_attempts));
@@ -110,6 +112,21 @@ fn may_be_replayed(parent: &FanoutView) -> Result<(), Refusal> {
         (None, Some(_), _) | (None, None, FanoutState::SetAside) => Ok(()),
         (None, None, state) => Err(open(state)),
     }
+}
+
+/// Whom earlier replays have reached is known as long as these are kept. They were all made after what they repeat, so
+/// nothing of them is deleted before then; a fan-out that is kept longer, for one that derives from it, knows no more.
+fn remembered(parent: &FanoutView, deadline_ms: i64, keep_ms: i64) -> Result<(), Refusal> {
+    let until = parent.accepted_ms.saturating_add(keep_ms);
+    if deadline_ms <= until {
+        return Ok(());
+    }
+    let until = shown::rfc3339(until)?;
+    let detail = format!(
+        "whom its earlier replays have reached is surely known until {until}, and this one could go on for longer: \
+         whoever got it might get it twice. Give a shorter useful_for_s, or post the news as an event of its own"
+    );
+    Err(Refusal::new(Code::PastRetention, detail))
 }
 
 fn superseded(by: FanoutId) -> Refusal {

@@ -11,7 +11,7 @@ use crate::api::{Fits, OpsState, Parts};
 use crate::breaker::BreakerState;
 use crate::ceiling::Ceiling;
 use crate::domain::batch::Flushed;
-use crate::domain::catalogue::Catalogue;
+use crate::domain::catalogue::{Catalogue, MAX_COLLAPSE_KEY_BYTES};
 use crate::domain::event::{Event, FieldError};
 use crate::domain::ids::FanoutId;
 use crate::domain::recipient::Platform;
@@ -91,10 +91,15 @@ pub fn complete(complete: mpsc::WeakUnboundedSender<FanoutId>) -> Arc<dyn Fn(Fan
 pub fn fits() -> Arc<Fits> {
     Arc::new(|catalogue: &Catalogue, event: &Event| {
         let Some(kind) = catalogue.get(&event.kind) else { return Ok(()) };
+        // A correction goes by the key of what it corrects, which may be as long as any.
+        let key = match event.supersedes {
+            Some(_) => "k".repeat(MAX_COLLAPSE_KEY_BYTES),
+            None => kind.collapse_key(event),
+        };
         for locale in kind.texts.keys() {
             let text = kind.render(locale, event);
             for platform in Platform::ALL {
-                if let Err(error) = Template::new(event, kind, &text, *platform) {
+                if let Err(error) = Template::keyed(event, kind, &text, (*platform, &key)) {
                     return Err(FieldError { field: error.field().to_owned(), problem: error.to_string() });
                 }
             }

@@ -100,6 +100,7 @@ impl App {
             live,
             measured,
             limits: limits::of_api(&config),
+            keep_ms: i64::from(config.retention.keep_days) * 86_400_000,
         };
         let limits = limits::of_listener(&config, &state.measured);
         let grace = Duration::from_millis(config.drain.grace_ms);

@@ -48,11 +48,14 @@ impl Budget {
     }
 }
 
+/// Longest time that is listened to, s: a day. Whoever says more says "never" as well.
+const LATEST_S: u64 = 86_400;
+
 /// Whether the same request may succeed later, and when at the earliest.
 pub(super) fn worth_it(fault: &ClientError) -> Option<Duration> {
     match fault {
         ClientError::Refused(problem) if problem.retryable => {
-            Some(Duration::from_secs(problem.retry_after_s.unwrap_or(0)))
+            Some(Duration::from_secs(problem.retry_after_s.unwrap_or(0).min(LATEST_S)))
         }
         _ => None,
     }

@@ -2,7 +2,7 @@
 //! Must never know: SQL, threads, or how a chunk is sent.
 
 use super::bitmap::Bitmap;
-use super::derived::{Origin, PauseReason};
+use super::derived::{Origin, Pause};
 use super::event::Event;
 use super::ids::{ChunkRef, DeviceKey, FanoutId};
 use super::outcome::{Cause, Outcome, coded_enum};
@@ -195,7 +195,7 @@ pub struct Outbound {
     /// Absolute counters of this instance.
     pub parts: Vec<(FanoutId, PartCounters)>,
     /// Fan-outs that this instance has paused: to be written before their chunks are handed back.
-    pub paused: Vec<(FanoutId, PauseReason)>,
+    pub paused: Vec<Pause>,
     /// Nothing is in flight: there is no reason to wait for more before writing.
     pub idle: bool,
 }

@@ -46,6 +46,17 @@ coded_enum!(
     }
 );
 
+/// A pause that an instance has decided on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// What is paused.
+    pub fanout: FanoutId,
+    /// Why.
+    pub reason: PauseReason,
+    /// How often it had been resumed, as far as was known: what was resumed since is not paused by this.
+    pub resumed: i32,
+}
+
 /// How many HTTP requests a fan-out may make, failures included, and what is known of how many it made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cap {
@@ -55,6 +66,8 @@ pub struct Cap {
     pub spent: u64,
     /// Times it was resumed: a pause that was noticed before belongs to an earlier one.
     pub resumed: i32,
+    /// It is paused, and was not resumed since.
+    pub paused: bool,
 }
 
 /// What a fan-out follows from; the default is an original.
@@ -66,13 +79,15 @@ pub struct Origin {
     pub parent: Option<FanoutId>,
     /// The event whose message it replaces on the phone; `None` = its own.
     pub root: Option<EventId>,
+    /// The collapse key of the first message of its chain, which its own replaces; `None` = what its type makes of `root`.
+    pub key: Option<String>,
     /// Most attempts; `None` = as many as it takes.
     pub cap: Option<Cap>,
 }
 
 impl Default for Origin {
     fn default() -> Self {
-        Self { source: Source::Followers, parent: None, root: None, cap: None }
+        Self { source: Source::Followers, parent: None, root: None, key: None, cap: None }
     }
 }
 

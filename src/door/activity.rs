@@ -4,8 +4,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::Response;
+use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, sleep_until};
 use tower::Service;
 
@@ -58,7 +61,8 @@ impl Activity {
     }
 }
 
-/// A request in progress.
+/// A request in progress, until the last of its answer has left.
+#[derive(Debug)]
 struct Mark(Activity);
 
 impl Drop for Mark {
@@ -75,27 +79,48 @@ pub(super) struct Watched<S> {
     activity: Activity,
 }
 
-impl<S, R> Service<R> for Watched<S>
+/// An answer's body. An export takes as long as its reader likes, and its connection is in use all that time.
+#[derive(Debug)]
+pub(super) struct Sent<B> {
+    body: B,
+    _mark: Mark,
+}
+
+impl<B: Body + Unpin> Body for Sent<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<S, R, B> Service<R> for Watched<S>
 where
-    S: Service<R>,
+    S: Service<R, Response = Response<B>>,
     S::Future: Send + 'static,
     R: 'static,
 {
-    type Response = S::Response;
+    type Response = Response<Sent<B>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), S::Error>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: R) -> Self::Future {
         let mark = self.activity.begin();
         let answer = self.inner.call(request);
-        Box::pin(async move {
-            let _mark = mark;
-            answer.await
-        })
+        Box::pin(async move { Ok(answer.await?.map(|body| Sent { body, _mark: mark })) })
     }
 }
 
@@ -116,13 +141,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_request_is_not_idleness() {
+    async fn neither_a_long_request_nor_a_long_answer_is_idleness() {
         let (activity, start) = (Activity::new(), Instant::now());
         let mut service = activity.watching(tower::service_fn(|()| async {
             tokio::time::sleep(Duration::from_secs(600)).await;
-            Ok::<_, Infallible>(())
+            Ok::<_, Infallible>(Response::new("an export"))
         }));
-        tokio::join!(activity.idle(FIRST, BETWEEN), async { service.call(()).await.unwrap() });
-        assert_eq!(start.elapsed(), Duration::from_secs(600) + BETWEEN);
+        let used = async {
+            let answer = service.call(()).await.unwrap();
+            // It is read for as long again.
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            drop(answer);
+        };
+        tokio::join!(activity.idle(FIRST, BETWEEN), used);
+        assert_eq!(start.elapsed(), Duration::from_secs(1200) + BETWEEN);
     }
 }

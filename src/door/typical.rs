@@ -11,6 +11,9 @@ use std::time::Duration;
 /// A step: 5 % of the estimate.
 const STEP: u64 = 20;
 
+/// What a doubt takes off: 1.25 %.
+const DOUBT: u64 = 80;
+
 /// The least estimate and the least step, µs.
 const LEAST_US: u64 = 20;
 
@@ -33,6 +36,14 @@ impl Typical {
         self.0.store(next.max(LEAST_US), Ordering::Relaxed);
     }
 
+    /// A request was refused because of the estimate. Who is refused cannot prove it wrong, so that it would stand for
+    /// ever: a little less of it does, until one is let in and shows how long they take now. While it is right, one in
+    /// five or so is.
+    pub fn doubt(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now.saturating_sub((now / DOUBT).max(1)).max(LEAST_US), Ordering::Relaxed);
+    }
+
     /// Half of the requests take longer.
     #[must_use]
     pub fn p50(&self) -> Duration {
@@ -47,6 +58,28 @@ mod tests {
     fn seen(times_us: impl IntoIterator<Item = u64>, typical: &Typical) -> u64 {
         times_us.into_iter().for_each(|us| typical.observe(Duration::from_micros(us)));
         u64::try_from(typical.p50().as_micros()).unwrap()
+    }
+
+    #[test]
+    fn an_estimate_that_lets_nobody_in_does_not_stand() {
+        let typical = Typical::default();
+        seen([150_000], &typical);
+        let refused = (1..).find(|_| {
+            typical.doubt();
+            typical.p50() < Duration::from_millis(100)
+        });
+        assert!(refused.is_some_and(|n| (20..50).contains(&n)), "{refused:?}");
+        // It was right: whoever is let in takes that long, and one in four or five is.
+        let mut let_in = 0;
+        for _ in 0..1000 {
+            if typical.p50() < Duration::from_millis(100) {
+                let_in += 1;
+                typical.observe(Duration::from_millis(150));
+            } else {
+                typical.doubt();
+            }
+        }
+        assert!((150..300).contains(&let_in), "{let_in}");
     }
 
     #[test]

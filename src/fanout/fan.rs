@@ -59,7 +59,7 @@ impl Fan {
             counters,
             dirty: true,
             cancelled: false,
-            paused: false,
+            paused: cap.is_some_and(|cap| cap.paused),
             cap,
             elsewhere: cap.map_or(0, |cap| cap.spent),
             suspects: Vec::new(),
@@ -82,17 +82,21 @@ impl Fan {
         !known
     }
 
-    /// Takes over what a job that was read later says of the cap: that it was resumed, or what others have spent since.
-    pub fn renew(&mut self, cap: Option<Cap>) {
-        let Some(cap) = cap.filter(|cap| cap.resumed >= self.resumed()) else { return };
+    /// Takes over what a job that was read later says of the cap: that it is paused or was resumed, or what others have
+    /// spent since. Whether it is paused and was not before.
+    pub fn renew(&mut self, cap: Option<Cap>) -> bool {
+        let Some(cap) = cap.filter(|cap| cap.resumed >= self.resumed()) else { return false };
+        let before = self.paused;
         let elsewhere = cap.spent.saturating_sub(self.counters.attempts);
         if cap.resumed > self.resumed() {
             self.elsewhere = elsewhere;
-            (self.cap, self.paused) = (Some(cap), false);
+            (self.cap, self.paused) = (Some(cap), cap.paused);
         } else {
+            self.paused |= cap.paused;
             // What is stored of this instance's own attempts may lag behind: it never lowers what is known.
             self.elsewhere = self.elsewhere.max(elsewhere);
         }
+        self.paused && !before
     }
 
     /// Times it was resumed, as far as is known here.
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_spent_by_attempting_wherever_and_renewed_by_a_resumption_only() {
-        let cap = |most, spent, resumed| Some(Cap { most, spent, resumed });
+        let cap = |most, spent, resumed| Some(Cap { most, spent, resumed, paused: false });
         let mut capped = FanoutJob::clone(&job());
         capped.origin.cap = cap(10, 4, 0);
         let mut fan = Fan::new(Arc::new(capped), 0);
@@ -246,6 +250,47 @@ mod tests {
         fan.counters.attempts = 9;
         assert!(fan.spent(), "4 elsewhere and 9 here");
         assert!(!Fan::new(job(), 0).spent(), "no cap");
+    }
+
+    #[test]
+    fn a_message_goes_by_the_key_of_its_chain_unless_that_would_make_it_too_large() {
+        let live = LiveCatalogue::new(Catalogue::parse(BUILT_IN).unwrap());
+        let tag = |key: Option<&str>, data: usize| {
+            let mut job = FanoutJob::clone(&job());
+            job.origin.key = key.map(str::to_owned);
+            job.event.data.insert("x".to_owned(), "x".repeat(data));
+            let recipient = Recipient {
+                key: DeviceKey(1),
+                address: Address::Token("t".to_owned()),
+                platform: Platform::Web,
+                locale: Locale::parse("en").unwrap(),
+                version: 1,
+            };
+            let mut fan = Fan::new(Arc::new(job), 0);
+            let no = fan.variant_for(&recipient, &live);
+            let body = fan.variant(no).template.as_ref()?.body(&recipient.address, 60_000, 0);
+            let sent: Value = serde_json::from_slice(&body).unwrap();
+            Some(sent["message"]["webpush"]["notification"]["tag"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(tag(None, 0).as_deref(), Some("m-state"));
+        assert_eq!(tag(Some("goal-1"), 0).as_deref(), Some("goal-1"));
+        let long = "k".repeat(64);
+        let most = (0..4_096).rev().find(|n| tag(None, *n).is_some()).unwrap();
+        assert_eq!(tag(Some(&long), most).as_deref(), Some("m-state"), "beside what is there rather than not at all");
+        assert_eq!(tag(Some(&long), most - 100).as_deref(), Some(&*long));
+    }
+
+    #[test]
+    fn a_pause_that_is_stored_holds_for_whoever_hears_of_the_fanout_for_the_first_time() {
+        let cap = |resumed, paused| Some(Cap { most: 10, spent: 4, resumed, paused });
+        let mut capped = FanoutJob::clone(&job());
+        capped.origin.cap = cap(1, true);
+        let mut fan = Fan::new(Arc::new(capped), 0);
+        assert!(fan.paused);
+        assert!(!fan.renew(cap(1, true)) && fan.paused, "no news");
+        assert!(!fan.renew(cap(2, false)) && !fan.paused, "resumed");
+        assert!(!fan.renew(cap(1, true)) && !fan.paused, "an earlier pause, read before");
+        assert!(fan.renew(cap(2, true)) && fan.paused, "news of another pause");
     }
 
     #[test]

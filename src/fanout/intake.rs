@@ -31,7 +31,7 @@ impl Dispatcher {
         let now_ms = self.wiring.clock.now_ms();
         let id = claimed.chunk.fanout;
         let fan = self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
-        fan.renew(job.origin.cap);
+        let paused = fan.renew(job.origin.cap) && fan.job.deadline_ms > now_ms;
         if !fan.take(claimed.chunk.no, claimed.epoch) {
             return;
         }
@@ -46,6 +46,9 @@ impl Dispatcher {
             if let Some(chunk) = self.hand.get(key) {
                 self.outbox.outcome(chunk.meta, record, self.now);
             }
+        }
+        if paused {
+            self.hand_back(id);
         }
         let fan = self.fans.get(&id);
         if fan.is_some_and(|fan| fan.cancelled) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::batch::{ChunkEnd, ChunkMeta, Outbound, OutcomeRecord};
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::Pause;
 use crate::domain::ids::{ChunkRef, FanoutId};
 use crate::domain::tally::PartCounters;
 use crate::mutant;
@@ -100,9 +100,9 @@ impl Outbox {
     }
 
     /// Says that a fan-out is paused.
-    pub fn pause(&mut self, id: FanoutId, reason: PauseReason, now: Instant) {
+    pub fn pause(&mut self, pause: Pause, now: Instant) {
         self.since.get_or_insert(now);
-        self.pending.paused.push((id, reason));
+        self.pending.paused.push(pause);
     }
 
     /// Adds counters; they alone make no message due.

@@ -1,7 +1,7 @@
 //! Owns what stops a capped fan-out before its end: its budget, a throttle of the project, news that it is paused.
 //! Must never know: who resumes it.
 
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::{Pause, PauseReason};
 use crate::domain::ids::FanoutId;
 
 use super::dispatch::Dispatcher;
@@ -13,7 +13,7 @@ impl Dispatcher {
     pub(super) fn pause(&mut self, id: FanoutId, reason: PauseReason) {
         let Some(fan) = self.fans.get_mut(&id).filter(|fan| !fan.paused) else { return };
         fan.paused = true;
-        self.outbox.pause(id, reason, self.now);
+        self.outbox.pause(Pause { fanout: id, reason, resumed: fan.resumed() }, self.now);
         tracing::warn!(target: "fanfare::fanout", fanout_id = %id, reason = reason.as_str(), attempts = fan.counters.attempts, "fan-out paused");
         self.hand_back(id);
     }
@@ -39,7 +39,7 @@ impl Dispatcher {
         }
     }
 
-    fn hand_back(&mut self, id: FanoutId) {
+    pub(super) fn hand_back(&mut self, id: FanoutId) {
         let keys: Vec<HandKey> =
             self.hand.iter().filter(|(key, _)| key.chunk.fanout == id).map(|(key, _)| key).collect();
         for key in keys {

@@ -35,8 +35,10 @@ impl Variant {
         let event = &job.event;
         let template = catalogue.get(&event.kind).and_then(|kind| {
             let text = kind.render(locale, event);
-            let key = kind.collapse_key_under(event, job.origin.root.as_ref().unwrap_or(&event.id));
-            let made = Template::keyed(event, kind, &text, (platform, &key));
+            let under = |key: &str| Template::keyed(event, kind, &text, (platform, key));
+            let own = || under(&kind.collapse_key_under(event, job.origin.root.as_ref().unwrap_or(&event.id)));
+            // Beside what is on the phone rather than not at all, should the other key be the few bytes too long.
+            let made = job.origin.key.as_deref().map_or_else(own, |key| under(key).or_else(|_| own()));
             if let Err(error) = &made {
                 tracing::error!(target: "fanfare::fanout", fanout_id = %job.id, locale, platform = %platform, %error, "variant does not serialise");
             }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::domain::batch::{ChunkFlush, ChunkMeta, FlushBatch, Outbound, OutcomeRecord};
 use crate::domain::bitmap::Bitmap;
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::Pause;
 use crate::domain::ids::{ChunkRef, FanoutId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::PartCounters;
@@ -16,7 +16,7 @@ pub struct Buffer {
     chunks: HashMap<ChunkRef, ChunkFlush>,
     failures: Vec<OutcomeRecord>,
     parts: HashMap<FanoutId, PartCounters>,
-    paused: Vec<(FanoutId, PauseReason)>,
+    paused: Vec<Pause>,
     released: Vec<(ChunkRef, i32)>,
     outcomes: u32,
     ended: bool,
@@ -30,7 +30,7 @@ pub struct Taken {
     /// Counters.
     pub parts: Vec<(FanoutId, PartCounters)>,
     /// Fan-outs to pause before anything of them is handed back.
-    pub paused: Vec<(FanoutId, PauseReason)>,
+    pub paused: Vec<Pause>,
     /// Chunks to hand back once the facts are written.
     pub released: Vec<(ChunkRef, i32)>,
     /// Outcomes among the facts.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::domain::outcome::Outcome;
 use crate::domain::recipient::Platform;
 use crate::metrics::{Counter, Family, Metrics};
-use crate::store::{Ruling, Settled, Withheld, many_foreign};
+use crate::store::{Leap, Ruling, Settled, Withheld, many_foreign};
 
 type PlatformLabel = [(&'static str, &'static str); 1];
 
@@ -19,7 +19,7 @@ type PlatformLabel = [(&'static str, &'static str); 1];
 pub struct Judgements {
     judged: Counter,
     withheld: Family<PlatformLabel, Counter>,
-    standing: Arc<watch::Sender<BTreeMap<&'static str, String>>>,
+    standing: Arc<watch::Sender<BTreeMap<&'static str, Leap>>>,
 }
 
 impl Judgements {
@@ -36,12 +36,11 @@ impl Judgements {
     /// What readiness says: being wary is no reason not to take events.
     #[must_use]
     pub fn standing(&self) -> String {
-        let standing = self.standing.borrow();
-        let told: Vec<String> = standing.values().cloned().collect();
+        let told: Vec<String> = self.standing.borrow().values().map(words).collect();
         if told.is_empty() { "devices are judged".to_owned() } else { told.join("; ") }
     }
 
-    /// Tells of one settled fan-out.
+    /// Tells of one settled fan-out. One whose line is repeated is told of again.
     pub fn tell(&self, settled: &Settled) {
         self.judged.inc_by(settled.judged);
         for withheld in &settled.withheld {
@@ -56,30 +55,26 @@ impl Judgements {
         self.remember(settled);
     }
 
-    /// What a leap left standing goes when the platform is judged again, or is well.
+    /// A leap stands here at once. For the others, after a restart, and until it goes, what the fleet remembers counts.
     fn remember(&self, settled: &Settled) {
-        let counters = &settled.view.counters;
-        self.standing.send_modify(|standing| {
-            for (platform, accepted) in Platform::ALL.iter().zip(counters.accepted) {
-                let leap = |w: &&Withheld| w.platform == *platform && w.ruling == Ruling::Leap;
-                match settled.withheld.iter().find(leap) {
-                    Some(withheld) => {
-                        standing.insert(platform.as_str(), words(settled, withheld));
-                    }
-                    None if accepted > 0 => {
-                        standing.remove(platform.as_str());
-                    }
-                    None => {}
-                }
-            }
-        });
+        let fanout = settled.view.id;
+        let leapt = settled.withheld.iter().filter(|withheld| withheld.ruling == Ruling::Leap);
+        let leapt = leapt.map(|withheld| (withheld.platform.as_str(), Leap { fanout, withheld: *withheld }));
+        self.standing.send_modify(|standing| standing.extend(leapt));
+    }
+
+    /// Takes over what the fleet remembers.
+    pub(super) fn stand(&self, leaps: &[Leap]) {
+        let standing = leaps.iter().map(|leap| (leap.withheld.platform.as_str(), *leap));
+        self.standing.send_replace(standing.collect());
     }
 }
 
-fn words(settled: &Settled, withheld: &Withheld) -> String {
-    let Withheld { platform, against, answered, allowed_percent, .. } = withheld;
-    let id = settled.view.id;
-    format!("no {platform} device judged in fan-out {id}: {against} of {answered} dead, {allowed_percent} % allowed")
+fn words(leap: &Leap) -> String {
+    let Leap { fanout, withheld: Withheld { platform, against, answered, allowed_percent, .. } } = leap;
+    format!(
+        "no {platform} device judged in fan-out {fanout}: {against} of {answered} dead, {allowed_percent} % allowed"
+    )
 }
 
 fn log(settled: &Settled, withheld: &Withheld) {

@@ -102,11 +102,15 @@ impl Settler {
         for id in found.complete {
             self.settle(id).await;
         }
-        for view in found.unreported {
-            line::write(&view, true);
-            self.mark(&view).await;
-            (self.settled)(view.id);
+        for settled in found.unreported {
+            line::write(&settled.view, true);
+            // Whoever settled it may have died before the alarm, too.
+            self.judgements.tell(&settled);
+            self.mark(&settled.view).await;
+            (self.settled)(settled.view.id);
         }
+        // Another instance may have seen a leap, or the end of one.
+        self.judgements.stand(&found.leaps);
         Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! Owns what becomes of a post that is more than a new event: a repeat, the same news under another id, a correction, an
 //! event whose correction came first. Decided here once, for both databases.
-//! Must never know: SQL, or how the facts were read.
+//! Must never know: any statement, or which database it is.
+
+use sqlx::FromRow;
 
 use super::{Accepted, NewFanout};
 use crate::domain::batch::FanoutKind;
 use crate::domain::derived::Source;
 use crate::domain::event::CorrectionMode;
-use crate::domain::ids::{EventId, FanoutId, MatchId};
+use crate::domain::ids::{EventId, FanoutId, IdError, MatchId};
 
 impl NewFanout {
     /// Its [`news_hash`](crate::domain::event::Event::news_hash), of what people are shown.
@@ -27,12 +29,37 @@ pub(crate) struct Known {
     pub of: Option<(EventId, MatchId, FanoutId)>,
 }
 
+/// What the database says of an event id, and of the fan-out it leads to.
+#[derive(Debug, FromRow)]
+pub(crate) struct KnownRow {
+    content_hash: Vec<u8>,
+    fanout_id: i64,
+    event_id: Option<String>,
+    match_id: Option<String>,
+    family: Option<i64>,
+}
+
+impl KnownRow {
+    /// # Errors
+    /// A stored id that is none.
+    pub(crate) fn parse(self) -> Result<Known, IdError> {
+        let of = match (self.event_id, self.match_id, self.family) {
+            (Some(event), Some(of_match), Some(family)) => {
+                Some((EventId::parse(&event)?, MatchId::parse(&of_match)?, FanoutId(family)))
+            }
+            _ => None,
+        };
+        Ok(Known { hash: self.content_hash, fanout: FanoutId(self.fanout_id), of })
+    }
+}
+
 impl Known {
     fn named_only(&self) -> bool {
         self.hash.is_empty()
     }
 
-    fn family(&self) -> Option<FanoutId> {
+    /// The chain it is one of.
+    pub(crate) fn family(&self) -> Option<FanoutId> {
         self.of.as_ref().map(|(_, _, family)| *family)
     }
 
@@ -48,8 +75,20 @@ pub(crate) struct Tip {
     pub id: FanoutId,
     /// The event its message goes by on the phone.
     pub root: EventId,
+    /// The collapse key of its message, as far as one was kept.
+    pub key: Option<String>,
     /// It is held yet: its freeze has fixed nobody.
     pub unsent: bool,
+}
+
+impl Tip {
+    /// One as the database has it: fan-out, event, collapse key, whether it is held.
+    ///
+    /// # Errors
+    /// A stored id that is none.
+    pub(crate) fn parse((id, root, key, unsent): (i64, String, Option<String>, bool)) -> Result<Self, IdError> {
+        Ok(Self { id: FanoutId(id), root: EventId::parse(&root)?, key, unsent })
+    }
 }
 
 /// What is known that bears on a post.
@@ -93,6 +132,8 @@ pub(crate) struct Write {
     pub family: Option<FanoutId>,
     /// The event its message replaces on the phone; `None` = its own.
     pub root: Option<EventId>,
+    /// Its collapse key; `None` = what its type makes of `root`.
+    pub key: Option<String>,
     /// It is superseded as it comes, by this one.
     pub superseded_by: Option<FanoutId>,
     /// Its id is there already, named by a correction.
@@ -148,6 +189,8 @@ pub(crate) fn decide(new: &NewFanout, facts: &Facts) -> Plan {
         parent: tip.map(|tip| tip.id),
         family: theirs.or(ours),
         root,
+        // Whatever type the correction is of: it takes the place of what is on the phone.
+        key: tip.map_or_else(|| Some(new.collapse_key.clone()), |tip| tip.key.clone()),
         superseded_by,
         takes_its_place: facts.own.is_some(),
         names: correction.filter(|_| target.is_none()).map(|c| c.event_id.clone()),
@@ -172,6 +215,7 @@ fn the_same_news(facts: &Facts) -> Option<Plan> {
         parent: Some(tip.id),
         family: Some(*family),
         root: Some(tip.root.clone()),
+        key: tip.key.clone(),
         superseded_by: None,
         takes_its_place: false,
         names: None,
@@ -206,7 +250,8 @@ mod tests {
     fn post(supersedes: Option<CorrectionMode>) -> NewFanout {
         let mut event = goal();
         event.supersedes = supersedes.map(|mode| Supersedes { event_id: id("evt-0"), mode });
-        NewFanout { event, content_hash: [1; 32], shown: Vec::new(), class: Class::Urgent, deadline_ms: 9 }
+        let (shown, collapse_key) = (Vec::new(), "own".to_owned());
+        NewFanout { event, content_hash: [1; 32], collapse_key, shown, class: Class::Urgent, deadline_ms: 9 }
     }
 
     fn known(hash: &[u8], fanout: i64, family: i64) -> Option<Known> {
@@ -215,7 +260,7 @@ mod tests {
     }
 
     fn tip(fanout: i64) -> Option<Tip> {
-        Some(Tip { id: FanoutId(fanout), root: id("evt-first"), unsent: true })
+        Some(Tip { id: FanoutId(fanout), root: id("evt-first"), key: Some("first".to_owned()), unsent: true })
     }
 
     fn written(new: &NewFanout, facts: &Facts) -> Write {
@@ -247,6 +292,7 @@ mod tests {
             (Some(FanoutId(6)), Some(FanoutId(4)), Some(FanoutId(4)))
         );
         assert_eq!((write.root, write.names, write.opens_window), (Some(id("evt-first")), None, false));
+        assert_eq!(write.key.as_deref(), Some("first"), "in the place of the first message");
         let write = written(&post(Some(CorrectionMode::Replace)), &facts);
         assert!(write.source == Source::Audience && write.opens_window && write.superseded_by.is_none());
     }
@@ -255,6 +301,7 @@ mod tests {
     fn a_correction_that_comes_first_keeps_the_place_of_its_original() {
         let write = written(&post(Some(CorrectionMode::Replace)), &Facts::default());
         assert_eq!((write.names, write.root), (Some(id("evt-0")), Some(id("evt-0"))));
+        assert_eq!(write.key.as_deref(), Some("own"), "nothing is on the phone yet");
         assert_eq!((write.parent, write.family, write.stops), (None, None, None));
         let facts = Facts { own: known(&[], 7, 7), own_tip: tip(8), ..Facts::default() };
         let original = written(&post(None), &facts);
@@ -320,6 +367,7 @@ mod tests {
             (Some(FanoutId(6)), Some(FanoutId(4)), Some(FanoutId(4)))
         );
         assert_eq!((write.root, write.held, write.opens_window), (Some(id("evt-first")), true, true));
+        assert_eq!(write.key.as_deref(), Some("first"));
         let sent = Facts { corrected_news: tip(6).map(|tip| (FanoutId(4), Tip { unsent: false, ..tip })), ..facts };
         let write = written(&post(None), &sent);
         assert_eq!((write.kind, write.stops, write.held), (FanoutKind::Original, None, false));

@@ -63,15 +63,15 @@ pub(crate) struct Snapshot {
     pub withheld: Vec<Withheld>,
 }
 
-/// What a settled fan-out withheld, from its snapshot; nothing while there is none.
+/// How many devices a settled fan-out judged and what it withheld, from its snapshot; nothing while there is none.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for one that does not parse.
-pub(crate) fn withheld_of(settled: Option<&str>) -> Result<Vec<Withheld>, StoreError> {
-    let Some(settled) = settled else { return Ok(Vec::new()) };
+pub(crate) fn judgement_of(settled: Option<&str>) -> Result<(u64, Vec<Withheld>), StoreError> {
+    let Some(settled) = settled else { return Ok((0, Vec::new())) };
     let snapshot: Snapshot =
         serde_json::from_str(settled).map_err(|error| StoreError::Corrupt(format!("a snapshot: {error}")))?;
-    Ok(snapshot.withheld)
+    Ok((snapshot.judged, snapshot.withheld))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{ImportReject, ImportRow, Imported, StoreError};
 use crate::domain::recipient::{Address, DeviceState, Follows, KindMask};
 
 /// Rows of one batch: one transaction must not hold locks, or the writer, for long.
-const MAX_ROWS: usize = 1_000;
+const MAX_ROWS: usize = 2_000;
 
 /// What is stored of a device that has an id or an address of the batch.
 #[derive(Debug, Clone)]

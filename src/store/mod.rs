@@ -16,6 +16,7 @@ mod explained;
 mod facts;
 mod frozen;
 mod import;
+mod pages;
 mod planted;
 pub mod postgres;
 pub mod records;
@@ -31,7 +32,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
-use crate::domain::derived::{PauseReason, Source};
+use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -39,7 +40,7 @@ pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailur
 pub use records::*;
 pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
 pub use upkeep::{NewSweep, Purge, SweepBegun, SweepEnd};
-pub use verdicts::{Ruling, Withheld, many_foreign};
+pub use verdicts::{Leap, Ruling, Withheld, many_foreign};
 pub use waiting::Waiting;
 
 /// Why the store did not do what was asked.
@@ -170,8 +171,9 @@ pub trait Store: Send + Sync + 'static {
     async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError>;
 
     /// Pauses capped fan-outs that are under way: their chunks are claimed no more, until they are resumed or past their
-    /// deadline. What is in hand is handed back by whoever has it.
-    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError>;
+    /// deadline. What is in hand is handed back by whoever has it. One that was resumed since the pause was decided on
+    /// stays as it is.
+    async fn pause(&self, paused: Vec<Pause>) -> Result<(), StoreError>;
 
     /// Lets a paused fan-out go on with `more` attempts beside those it was allowed.
     async fn resume(&self, id: FanoutId, more: u64) -> Result<ResumeReply, StoreError>;
@@ -184,7 +186,8 @@ pub trait Store: Send + Sync + 'static {
     /// Notes that the line of a settled fan-out was written.
     async fn mark_reported(&self, id: FanoutId) -> Result<(), StoreError>;
 
-    /// Fan-outs that are complete but not settled, and settled ones whose line is not marked after `older_than_ms`.
+    /// Fan-outs that are complete but not settled, and settled ones whose line is not marked after `older_than_ms`. And
+    /// what stands of leaps, whoever settled what leapt.
     async fn sweep(&self, older_than_ms: i64) -> Result<Swept, StoreError>;
 
     /// One fan-out with its tally as it stands.

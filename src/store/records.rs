@@ -1,6 +1,7 @@
 //! Owns the shapes the [`Store`](super::Store) takes and gives beside those of the domain.
 //! Must never know: SQL.
 
+pub use super::upkeep::Swept;
 use crate::domain::batch::{ClaimedChunk, Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::ids::{BootId, DeviceId, DeviceKey, EventId, FanoutId, MatchId};
 use crate::domain::recipient::{Device, DeviceState, Follows, KindMask};
@@ -13,6 +14,8 @@ pub struct NewFanout {
     pub event: crate::domain::event::Event,
     /// Its [`content_hash`](crate::domain::event::Event::content_hash).
     pub content_hash: [u8; 32],
+    /// The collapse key of its message, unless it corrects one that goes by another.
+    pub collapse_key: String,
     /// Fields that people are shown: those its type requires.
     pub shown: Vec<String>,
     /// Its class.
@@ -167,15 +170,6 @@ pub enum SettleReply {
     Open,
     /// Somebody else did, or there is no such fan-out.
     NotOurs,
-}
-
-/// What the sweeper found.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Swept {
-    /// Complete, to be settled.
-    pub complete: Vec<FanoutId>,
-    /// Settled, line not marked as written.
-    pub unreported: Vec<FanoutView>,
 }
 
 /// A fan-out as anyone may see it.

@@ -1,10 +1,13 @@
 //! Owns what is asked and answered of fan-outs derived from others: how they stand to each other, replays, pauses.
-//! Must never know: SQL.
+//! Must never know: any statement, or which database it is.
+
+use sqlx::FromRow;
 
 use super::FreezeJob;
 use crate::domain::batch::FanoutState;
 use crate::domain::derived::{PauseReason, Source};
 use crate::domain::ids::{DeviceKey, FanoutId};
+use crate::domain::outcome::UnknownCode;
 
 /// How a fan-out stands to others, and what stopped it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +77,43 @@ pub enum ReplayReply {
     Unknown,
 }
 
+/// What the database says of a fan-out that is to be replayed.
+#[derive(Debug, FromRow)]
+pub(crate) struct ParentRow {
+    state: i16,
+    settled: bool,
+    superseded_by: Option<i64>,
+    /// The replay that the same request made before.
+    same: Option<i64>,
+    /// A replay of the same message that has not ended.
+    running: Option<i64>,
+    /// Whether any chunk of it is open or in somebody's hands.
+    open: bool,
+}
+
+impl ParentRow {
+    /// Why it is not replayed, if it is not. Decided here once, for both databases.
+    ///
+    /// # Errors
+    /// A stored state that this build does not know.
+    pub(crate) fn refusal(&self) -> Result<Option<ReplayReply>, UnknownCode> {
+        let state = FanoutState::from_code(self.state)?;
+        let aside = state == FanoutState::SetAside && !self.open;
+        Ok(match (self.same, self.superseded_by, self.running) {
+            (Some(same), ..) => Some(ReplayReply::Repeat(FanoutId(same))),
+            (_, Some(by), _) => Some(ReplayReply::Superseded(FanoutId(by))),
+            (.., Some(running)) => Some(ReplayReply::Running(FanoutId(running))),
+            _ if !self.settled && !aside => Some(ReplayReply::Open(state)),
+            _ => None,
+        })
+    }
+
+    /// Whether what was set aside of it is to be given up first, so that it ends.
+    pub(crate) const fn is_given_up(&self) -> bool {
+        !self.settled
+    }
+}
+
 /// What became of a call to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResumeReply {
@@ -83,4 +123,43 @@ pub enum ResumeReply {
     NotPaused(FanoutState),
     /// There is no such fan-out.
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled() -> ParentRow {
+        let state = FanoutState::Done.code();
+        ParentRow { state, settled: true, superseded_by: None, same: None, running: None, open: false }
+    }
+
+    fn open(state: FanoutState, open: bool) -> ParentRow {
+        ParentRow { state: state.code(), settled: false, open, ..settled() }
+    }
+
+    #[test]
+    fn what_has_ended_or_was_set_aside_is_replayed() {
+        assert_eq!(settled().refusal().unwrap(), None);
+        assert!(!settled().is_given_up());
+        let aside = open(FanoutState::SetAside, false);
+        assert!(aside.refusal().unwrap().is_none() && aside.is_given_up());
+        for row in
+            [open(FanoutState::SetAside, true), open(FanoutState::Sending, true), open(FanoutState::Freezing, false)]
+        {
+            let state = FanoutState::from_code(row.state).unwrap();
+            assert_eq!(row.refusal().unwrap(), Some(ReplayReply::Open(state)), "{row:?}");
+        }
+        assert!(ParentRow { state: 99, ..settled() }.refusal().is_err());
+    }
+
+    #[test]
+    fn the_same_request_is_answered_before_anything_is_refused() {
+        let all = ParentRow { same: Some(1), superseded_by: Some(2), running: Some(3), ..settled() };
+        assert_eq!(all.refusal().unwrap(), Some(ReplayReply::Repeat(FanoutId(1))));
+        let corrected = ParentRow { same: None, ..all };
+        assert_eq!(corrected.refusal().unwrap(), Some(ReplayReply::Superseded(FanoutId(2))));
+        let running = ParentRow { superseded_by: None, ..corrected };
+        assert_eq!(running.refusal().unwrap(), Some(ReplayReply::Running(FanoutId(3))));
+    }
 }

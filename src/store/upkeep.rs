@@ -1,9 +1,21 @@
-//! Owns the shapes of upkeep: what retention deleted, what a sweep asks for and where it got to.
+//! Owns the shapes of upkeep: what is left to settle and to report, what retention deleted, what a sweep asks for and
+//! where it got to.
 //! Must never know: SQL.
 
-use super::{FreezeJob, Withheld};
+use super::{FreezeJob, Leap, Settled, Withheld};
 use crate::domain::event::Event;
 use crate::domain::ids::{DeviceKey, FanoutId};
+
+/// What the sweeper found.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Swept {
+    /// Complete, to be settled.
+    pub complete: Vec<FanoutId>,
+    /// Settled, line not marked as written.
+    pub unreported: Vec<Settled>,
+    /// The last leap of each platform whose devices were not judged since.
+    pub leaps: Vec<Leap>,
+}
 
 /// What became of a step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DEAD_SHARE_LIMIT_PERCENT, DEAD_SHARE_MIN, StoreError};
+use crate::domain::ids::FanoutId;
 use crate::domain::outcome::Outcome;
 use crate::domain::recipient::Platform;
 use crate::domain::tally::{PartCounters, Tally};
@@ -83,6 +84,15 @@ pub struct Withheld {
     pub answered: u64,
     /// Share that would have been allowed, in per cent.
     pub allowed_percent: u64,
+}
+
+/// A leap, as the fleet remembers it until something disproves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leap {
+    /// The fan-out that leapt last.
+    pub fanout: FanoutId,
+    /// What was not carried out.
+    pub withheld: Withheld,
 }
 
 impl Record {
@@ -194,6 +204,40 @@ pub(crate) const fn index(platform: Platform) -> usize {
     platform as usize
 }
 
+/// What a fan-out changes about what is known of a platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lesson {
+    /// The platform.
+    pub platform: Platform,
+    /// Its record from now on.
+    pub record: Record,
+    /// It leapt; `None` leaves the leap that is remembered, unless it is well.
+    pub leap: Option<Leap>,
+    /// Somebody of it was accepted, and it did not leap: no leap is to be remembered.
+    pub well: bool,
+}
+
+impl Lesson {
+    /// The leap as it is stored.
+    ///
+    /// # Errors
+    /// [`StoreError::Statement`] when it does not serialise, which is a fault of ours.
+    pub(crate) fn stored_leap(&self) -> Result<Option<String>, StoreError> {
+        let refuse = |_| StoreError::Statement("settle: a leap does not serialise".to_owned());
+        self.leap.map(|leap| serde_json::to_string(&leap).map_err(refuse)).transpose()
+    }
+}
+
+impl Leap {
+    /// One that was stored.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for one that does not parse.
+    pub(crate) fn read(stored: &str) -> Result<Self, StoreError> {
+        serde_json::from_str(stored).map_err(|error| StoreError::Corrupt(format!("a leap: {error}")))
+    }
+}
+
 /// The rulings on one fan-out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rulings {
@@ -235,31 +279,26 @@ impl Rulings {
     /// Platforms whose verdicts are not.
     pub(crate) fn withheld(&self) -> Vec<Withheld> {
         let withheld = self.each().filter(|(_, answers, ruling)| answers.against > 0 && *ruling != Ruling::Judged);
-        let tell = |(platform, answers, ruling): (Platform, Answers, Ruling)| Withheld {
-            platform,
-            ruling,
-            against: answers.against,
-            answered: answers.answered(),
-            allowed_percent: self.allowed[index(platform)],
+        withheld.map(|(platform, answers, ruling)| self.tell(platform, answers, ruling)).collect()
+    }
+
+    const fn tell(&self, platform: Platform, answers: Answers, ruling: Ruling) -> Withheld {
+        let (against, answered) = (answers.against, answers.answered());
+        Withheld { platform, ruling, against, answered, allowed_percent: self.allowed[index(platform)] }
+    }
+
+    /// What the fan-out `of` changes about what is known, by platform; nothing for one it has nothing to say of. A sweep is no
+    /// measure for what fan-outs find; that it was judged or leapt counts all the same.
+    pub(crate) fn lessons(&self, of: FanoutId, known: &ByPlatform<Record>) -> Vec<Lesson> {
+        let lesson = |(platform, answers, ruling): (Platform, Answers, Ruling)| {
+            let was = known[index(platform)];
+            let record = if self.teaches { was.after(answers, ruling) } else { was };
+            let leapt = ruling == Ruling::Leap && answers.against > 0;
+            let leap = leapt.then(|| Leap { fanout: of, withheld: self.tell(platform, answers, ruling) });
+            let well = ruling != Ruling::Leap && answers.accepted > 0;
+            (record != was || leapt || well).then_some(Lesson { platform, record, leap, well })
         };
-        withheld.map(tell).collect()
-    }
-
-    /// Whether nothing is learnt: FCM said nothing of any device, or what it said is no measure for fan-outs.
-    pub(crate) fn teach_nothing(&self) -> bool {
-        !self.teaches || self.answers.iter().all(|answers| answers.answered() == 0)
-    }
-
-    /// What is known afterwards; `None` when nothing was learnt.
-    pub(crate) fn learnt(&self, known: ByPlatform<Record>) -> Option<ByPlatform<Record>> {
-        if self.teach_nothing() {
-            return None;
-        }
-        let mut after = known;
-        for ((after, answers), ruling) in after.iter_mut().zip(self.answers).zip(self.rulings) {
-            *after = after.after(answers, ruling);
-        }
-        (after != known).then_some(after)
+        self.each().filter_map(lesson).collect()
     }
 
     fn each(&self) -> impl Iterator<Item = (Platform, Answers, Ruling)> {
@@ -387,6 +426,35 @@ mod tests {
         let withheld = rulings.withheld();
         assert_eq!(withheld.len(), 1);
         assert_eq!((withheld[0].platform, withheld[0].against, withheld[0].answered), (Platform::Ios, 90, 90));
+    }
+
+    #[test]
+    fn a_leap_is_remembered_until_its_platform_is_judged_again() {
+        let lessons = |accepted: u64, against: u64, known: Record| {
+            let rulings = Rulings::new([found(accepted, against), found(0, 0), found(0, 1)], &[known, known, known]);
+            rulings.lessons(FanoutId(7), &[known; 3])
+        };
+        let leapt = lessons(10, 90, Record::default());
+        let [android] = leapt[..] else { panic!("nothing is known of the others: {leapt:?}") };
+        assert_eq!((android.platform, android.well, android.record.excess), (Platform::Android, false, MOST_EXCESS));
+        let leap = android.leap.unwrap();
+        assert_eq!((leap.fanout, leap.withheld.against, leap.withheld.answered), (FanoutId(7), 90, 100));
+        assert_eq!(Leap::read(&android.stored_leap().unwrap().unwrap()).unwrap(), leap);
+        assert!(matches!(Leap::read("{}"), Err(StoreError::Corrupt(_))));
+        // Healthy answers while the guard is shut bring the excess down, and say nothing of a leap.
+        let shut = lessons(30, 0, android.record);
+        assert!(shut.iter().any(|l| l.platform == Platform::Android && l.leap.is_none() && !l.well), "{shut:?}");
+        let well = lessons(300, 1, android.record);
+        assert!(well.iter().any(|l| l.platform == Platform::Android && l.leap.is_none() && l.well), "{well:?}");
+        // A sweep is no measure, and its leap is one.
+        let answers = [found(10, 90), found(0, 0), found(5, 0)];
+        let swept =
+            Rulings::of_sweep(answers, &ByPlatform::default(), None).lessons(FanoutId(8), &ByPlatform::default());
+        assert!(swept.iter().all(|lesson| lesson.record == Record::default()), "{swept:?}");
+        assert_eq!(
+            swept.iter().map(|l| (l.leap.is_some(), l.well)).collect::<Vec<_>>(),
+            [(true, false), (false, true)]
+        );
     }
 
     #[test]

@@ -186,6 +186,7 @@ async fn state(store: &Arc<dyn Store>, keys: Keys, handover: mpsc::Sender<Freeze
             requests_per_s_per_key: 0,
             max_backlog: api::MaxBacklog { fanouts: 1000, recipients: 1_000_000, seconds: 1000 },
         },
+        keep_ms: 14 * 86_400_000,
     }
 }
 

@@ -1,12 +1,13 @@
 //! Corrections, the same news twice and replays, end to end: who got what is asked of the emulator.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fanfare::client::ClientError;
+use fanfare::client::{Client, ClientError};
 use fanfare::emulator::{Control, LogEntry, Rule};
 use fanfare::wire::{EventAccepted, EventRequest, Fanout, ReplayRequest, ResumeRequest, SupersedesRequest};
 
+use super::harness::beside::Beside;
 use super::harness::logs::{Event, logs};
 use super::harness::service::{Caller, Database, World, device_id, goal};
 
@@ -96,6 +97,40 @@ async fn a_retraction_reaches_exactly_those_who_got_the_goal() {
     tokio::join!(
         retracted_while_it_is_sent(Database::Sqlite, "retract-sqlite"),
         retracted_while_it_is_sent(Database::Postgres, "retract-pg"),
+    );
+}
+
+/// What the VAR decides is another type, under another collapse key: the match's.
+async fn corrected_by_another_type(database: Database, run: &'static str) {
+    let world = World::new(database, false).await;
+    let service = world.serve().await;
+    service.follow(run, &tokens(run, 6)).await;
+    let named = |what: &str| format!("{run}-{what}");
+    let goal = service.goal(&named("goal"), run, 120).await;
+    assert_eq!(service.settled(&goal).await.delivered, 6);
+    let mut decision = correction(&named("no"), run, &named("goal"), "retract");
+    decision.kind = "var_decision".to_owned();
+    decision.fields.insert("decision".to_owned(), "no goal".into());
+    let mut off = correction(&named("off"), run, &named("no"), "replace");
+    off.kind = "goal_disallowed".to_owned();
+    off.fields.insert("team".to_owned(), "Arsenal".into());
+    for event in [decision, off] {
+        let correction = post(&service, &event).await.fanout_id;
+        assert_eq!(service.settled(&correction).await.delivered, 6, "{}", event.id);
+    }
+    for (token, entries) in accepted(&world, 0) {
+        let keys: BTreeSet<_> = entries.iter().map(|entry| entry.collapse_key.as_deref()).collect();
+        let texts: BTreeSet<_> = entries.iter().map(|entry| entry.content).collect();
+        assert_eq!((keys.len(), texts.len()), (1, 3), "each in the place of the one before: {token} {entries:#?}");
+    }
+    service.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_correction_of_another_type_is_shown_in_the_place_of_what_it_corrects() {
+    tokio::join!(
+        corrected_by_another_type(Database::Sqlite, "var-sqlite"),
+        corrected_by_another_type(Database::Postgres, "var-pg"),
     );
 }
 
@@ -219,6 +254,142 @@ async fn a_kill_in_the_hold_loses_no_correction() {
     );
 }
 
+/// Between the 202 of a correction and its freeze the process is asked to stop. On PostgreSQL another one runs.
+async fn stopped_in_the_hold(database: Database, run: &'static str) {
+    let world = World::new(database, false).await;
+    let mut service = world.spawn().await;
+    service.follow(run, &tokens(run, 20)).await;
+    let (goal_id, off) = (format!("{run}-goal"), format!("{run}-off"));
+    let original = service.goal(&goal_id, run, 120).await;
+    assert_eq!(service.settled(&original).await.delivered, 20);
+    let other = if database == Database::Postgres { Some(world.spawn().await) } else { None };
+    let begun = Instant::now();
+    let told = post(&service, &correction(&off, run, &goal_id, "retract")).await;
+    service.terminate().await;
+    assert_eq!(service.ended().await.code(), Some(0));
+    let next = match other {
+        Some(other) => other,
+        None => world.spawn().await,
+    };
+    world.emulator.logged(21).await;
+    assert!(begun.elapsed() >= Duration::from_millis(4_900), "a stop does not shorten the hold: {:?}", begun.elapsed());
+    let after = next.settled(&told.fanout_id).await;
+    assert_eq!((after.delivered, after.recipients, after.never_saw), (20, 20, Some(0)), "{after:#?}");
+    assert_eq!((after.ledger.as_str(), world.emulator.stats().requests), ("exact", 40), "each once: {after:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_restart_in_the_hold_sends_the_correction_once_and_not_before_its_time() {
+    tokio::join!(
+        stopped_in_the_hold(Database::Sqlite, "hold-stop"),
+        stopped_in_the_hold(Database::Postgres, "hold-stop-pg"),
+    );
+}
+
+/// Posts an event until it is taken: many at once may be more than there are places, and whoever is told to come again does.
+async fn taken(client: &Client, event: &EventRequest) -> (EventAccepted, bool) {
+    let begun = Instant::now();
+    loop {
+        match client.post_event(event).await {
+            Err(ClientError::Refused(problem)) if problem.retryable && begun.elapsed() < Duration::from_secs(60) => {}
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
+/// Goals and what corrects them cross each other on their way here, which of them comes first is left to the moment.
+async fn posted_at_once(database: Database, run: &'static str) {
+    const ROUNDS: usize = 24;
+    let world = World::new(database, false).await;
+    let service = world.serve().await;
+    let name = |round: usize, what: &str| format!("{run}-{round}-{what}");
+    let mut posts = Vec::new();
+    for round in 0..ROUNDS {
+        // Who follows what only the correction is about reads what everybody has to read in the end.
+        for what in ["both", "later"] {
+            service.follow(&name(round, what), &tokens(&name(round, what), 3)).await;
+        }
+        let original = goal(&name(round, "goal"), &name(round, "both"), 120);
+        let mut off = correction(&name(round, "off"), &original.match_id, &original.id, "replace");
+        off.subjects.push(format!("match:{}", name(round, "later")));
+        let (one, other) = (service.client.clone(), service.client.clone());
+        posts.push(async move {
+            let first = round.is_multiple_of(2);
+            let (early, late) = if first { (original, off) } else { (off, original) };
+            let ((early, _), (late, _)) = tokio::join!(taken(&one, &early), taken(&other, &late));
+            if first { (early, late) } else { (late, early) }
+        });
+    }
+    let told = futures_util::future::join_all(posts).await;
+    let mut original_first = 0;
+    for (round, (original, off)) in told.iter().enumerate() {
+        let (was, is) = (service.settled(&original.fanout_id).await, service.settled(&off.fanout_id).await);
+        assert_eq!(was.superseded_by.as_ref(), Some(&off.fanout_id), "round {round}: {original:?}");
+        assert_eq!((is.state.as_str(), is.superseded_by.as_ref(), is.delivered), ("done", None, 6), "round {round}");
+        assert_eq!(is.never_saw, Some(6 - was.delivered), "round {round}: {was:#?}");
+        original_first += usize::from(original.superseded_by.is_none());
+    }
+    let got = accepted(&world, 0);
+    for round in 0..ROUNDS {
+        for i in 0..3 {
+            let both = &got[&format!("ok-{}-{i}", name(round, "both"))];
+            let [only] = &got[&format!("ok-{}-{i}", name(round, "later"))][..] else { panic!("round {round}: once") };
+            assert_eq!(both[both.len() - 1].content, only.content, "round {round}: the older text came last");
+            assert!(both.len() <= 2 && both.iter().filter(|entry| entry.content == only.content).count() == 1);
+        }
+    }
+    assert!(original_first > 0, "no goal was first, and nothing was tried");
+    service.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_goal_and_its_correction_at_once_end_with_the_correction() {
+    tokio::join!(posted_at_once(Database::Sqlite, "cross-sqlite"), posted_at_once(Database::Postgres, "cross-pg"),);
+}
+
+/// Four owners of its only chunk die before they get anywhere; an operator has it tried again.
+async fn set_aside_and_replayed(database: Database, run: &'static str) {
+    let world = World::new(database, false).await;
+    world.emulate(Control { latency_ms: Some(30_000), ..Control::default() });
+    let mut service = world.spawn().await;
+    service.follow(run, &tokens(run, 40)).await;
+    let parent = service.goal(run, run, 600).await;
+    for _ in 0..4 {
+        world.emulator.logged(world.emulator.stats().requests + 1).await;
+        service.kill().await;
+        if database == Database::Postgres {
+            // As if 15 s had passed: it is dead.
+            let mut beside = Beside::open(&world).await;
+            beside.change("UPDATE instance SET lease_until_ms = 0".to_owned()).await;
+            beside.close().await;
+        }
+        service = world.spawn().await;
+    }
+    let aside = service.client.fanout(&parent, Duration::from_secs(50)).await.unwrap();
+    assert_eq!((aside.state.as_str(), aside.pending, &aside.settled_at), ("set_aside", 40, &None), "{aside:#?}");
+    world.emulate(Control { latency_ms: Some(0), ..Control::default() });
+    let sent = world.emulator.log().len();
+    let dry = ReplayRequest { dry_run: true, ..ReplayRequest::default() };
+    assert_eq!(service.client.replay(&parent, &dry).await.unwrap().recipients, 40);
+    let replay = service.client.replay(&parent, &ReplayRequest::default()).await.unwrap();
+    let replayed = service.settled(&replay.fanout_id.unwrap()).await;
+    assert_eq!((replayed.kind.as_str(), replayed.recipients, replayed.delivered), ("replay", 40, 40), "{replayed:#?}");
+    let got = accepted(&world, sent);
+    assert!(got.len() == 40 && got.values().all(|entries| entries.len() == 1), "each once");
+    let ended = service.settled(&parent).await;
+    assert_eq!((ended.state.as_str(), ended.outcomes["internal"], ended.delivered), ("done", 40, 0), "{ended:#?}");
+    let again = service.client.replay(&parent, &dry).await.unwrap();
+    assert_eq!(again.recipients, 0, "nobody lacks it any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_set_aside_is_delivered_by_its_replay() {
+    tokio::join!(
+        set_aside_and_replayed(Database::Sqlite, "aside-sqlite"),
+        set_aside_and_replayed(Database::Postgres, "aside-pg"),
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_news_under_twenty_ids_is_sent_once() {
     let world = World::new(Database::Postgres, false).await;
@@ -227,15 +398,7 @@ async fn the_same_news_under_twenty_ids_is_sent_once() {
     let news = goal("same", "same", 120);
     let posts = (0..20).map(|i| {
         let (client, event) = (service.client.clone(), EventRequest { id: format!("same-{i}"), ..news.clone() });
-        // Twenty at once may be more than there are places: whoever is told to come again does.
-        async move {
-            loop {
-                match client.post_event(&event).await {
-                    Err(ClientError::Refused(problem)) if problem.code == "overloaded" => {}
-                    answer => return answer.unwrap(),
-                }
-            }
-        }
+        async move { taken(&client, &event).await }
     });
     let told = futures_util::future::join_all(posts).await;
     assert!(told.iter().all(|(_, repeat)| !repeat), "each is answered 202");

@@ -241,13 +241,13 @@ async fn an_import_that_breaks_off_keeps_whole_batches() {
         let service = Service::start(&store).await;
         let mut stream = tokio::net::TcpStream::connect(service.addr).await.unwrap();
         let head = import_head(&service, "Content-Length: 1000000");
-        let lines: String = (0..1_200).map(|n| line(n) + "\n").collect();
+        let lines: String = (0..2_200).map(|n| line(n) + "\n").collect();
         stream.write_all(format!("{head}{lines}").as_bytes()).await.unwrap();
         // The first batch is committed while the rest is awaited.
-        until(async || followers(&*store, "team:ars", "goal").await == 1_000).await;
+        until(async || followers(&*store, "team:ars", "goal").await == 2_000).await;
         drop(stream);
         assert_eq!(service.stop().await, Ok(()));
-        assert_eq!(followers(&*store, "team:ars", "goal").await, 1_000);
+        assert_eq!(followers(&*store, "team:ars", "goal").await, 2_000);
     })
     .await;
 }
@@ -262,18 +262,18 @@ async fn an_import_that_loses_its_database_says_how_far_it_came() {
         let client = service.client("devices");
         let import = client.import(Box::pin(pieces));
         let lose = async {
-            sender.send(lines(0..1_500)).unwrap();
-            until(async || followers(&*store, "team:ars", "goal").await == 1_000).await;
+            sender.send(lines(0..2_500)).unwrap();
+            until(async || followers(&*store, "team:ars", "goal").await == 2_000).await;
             store.close().await;
-            sender.send(lines(1_500..2_500)).unwrap();
+            sender.send(lines(2_500..4_500)).unwrap();
             drop(sender);
         };
         let (answer, ()) = tokio::join!(import, lose);
         let Err(ClientError::Refused(problem)) = answer else { panic!("{answer:?}") };
         assert_eq!(problem.code, "database_unavailable");
-        assert!(problem.detail.contains("up to 1000 are kept"), "{problem:?}");
+        assert!(problem.detail.contains("up to 2000 are kept"), "{problem:?}");
         let so_far = problem.import.unwrap();
-        assert_eq!((so_far.imported, so_far.kept_through), (1000, 1000));
+        assert_eq!((so_far.imported, so_far.kept_through), (2000, 2000));
     })
     .await;
 }

@@ -2,11 +2,12 @@
 //! the API and the emulator's own log must agree to the last count.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fanfare::emulator::{Control, Settings};
 use fanfare::wire::Fanout;
 
+use super::harness::beside::Beside;
 use super::harness::logs::{Event, logs};
 use super::harness::service::{Database, Service, World, device_id};
 
@@ -383,4 +384,35 @@ async fn a_drain_in_the_middle_repeats_nobody_and_loses_nobody() {
         assert_eq!((fanout.attempts, fanout.ledger.as_str()), (1200, "exact"));
         second.stop().await.unwrap();
     }
+}
+
+/// While attempts are in flight, for 8 s each here, no transaction is open and the one connection there is is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_the_database_is_held_while_sending() {
+    let mut world = World::new(Database::Postgres, false).await;
+    world.emulate(Control { latency_ms: Some(8_000), ..Control::default() });
+    world.set("DATABASE__MAX_CONNECTIONS", 1);
+    let service = world.spawn().await;
+    service.follow("held", &(0..32).map(|i| format!("ok-held-{i}")).collect::<Vec<_>>()).await;
+    let id = service.goal("held", "held", 120).await;
+    world.emulator.logged(32).await;
+    let mut beside = Beside::open(&world).await;
+    // Older than any statement of the service takes, younger than the attempts are.
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+                AND xact_start < clock_timestamp() - interval '2 seconds'";
+    let begun = Instant::now();
+    let mut looks = 0;
+    while begun.elapsed() < Duration::from_secs(5) {
+        assert_eq!(beside.number(open.to_owned()).await, 0, "a transaction is open");
+        let asked = tokio::time::timeout(Duration::from_secs(2), service.client.fanout(&id, Duration::ZERO));
+        let fanout = asked.await.expect("the connection is free").unwrap();
+        assert_eq!((fanout.state.as_str(), fanout.pending), ("sending", 32), "all of them are in flight");
+        looks += 1;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let sessions =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    assert!(looks > 3 && beside.number(sessions.to_owned()).await > 0, "it was looked at while it was connected");
+    beside.close().await;
+    assert_eq!(service.settled(&id).await.delivered, 32);
 }

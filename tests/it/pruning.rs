@@ -1,9 +1,15 @@
 //! Pruning on proof alone, on both databases, from the answer to the device's row.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use fanfare::emulator::{Control, Rule, answers};
 use fanfare::wire::DeviceRequest;
+use serde_json::Value;
 
+use super::harness::beside::Beside;
 use super::harness::logs::logs;
+use super::harness::process::Process;
 use super::harness::service::{Caller, Database, World, device_id};
 use super::harness::together::together;
 
@@ -134,8 +140,59 @@ async fn everybody_dead(database: Database, run: &'static str) {
     service.follow(&well, &(0..600).map(token).collect::<Vec<_>>()).await;
     service.settled(&service.goal(&well, &well, 60).await).await;
     assert_eq!(tombstoned(&service, &well, 6).await, 6, "healthy answers open it again");
-    let verbose = get(&format!("{}/readyz?verbose", service.ops)).await;
-    assert!(verbose.contains("[+] devices: devices are judged"), "{verbose}");
+    stands(&service, "[+] devices: devices are judged").await;
+}
+
+/// Waits until readiness says so.
+async fn stands(service: &Process, what: &str) {
+    let said = async {
+        loop {
+            let verbose = get(&format!("{}/readyz?verbose", service.ops)).await;
+            match verbose.contains(what) {
+                true => return,
+                false => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), said).await.unwrap_or_else(|_| panic!("never {what}"));
+}
+
+/// The process dies between the settling of what leapt and the words about it.
+async fn killed_before_the_alarm(database: Database, run: &'static str) {
+    let world = World::new(database, false).await;
+    let service = world.spawn().await;
+    service.follow(run, &(0..75).map(|i| format!("dead-{run}-{i}")).collect::<Vec<_>>()).await;
+    let id = service.settled(&service.goal(run, run, 60).await).await.id;
+    service.kill().await;
+    let mut beside = Beside::open(&world).await;
+    beside
+        .change(format!("UPDATE fanout SET reported_ms = NULL, settled_ms = settled_ms - 20000 WHERE id = {id}"))
+        .await;
+    beside.close().await;
+    let alarm = |line: &Value| line["level"] == "ERROR" && line["fanout_id"] == id.as_str();
+    let platforms = |service: &Process| {
+        let said = service.lines_that(alarm);
+        said.iter().map(|line| line["platform"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let service = world.spawn().await;
+    service.says(3, alarm).await;
+    assert_eq!(platforms(&service).len(), 3, "each platform leapt");
+    assert_eq!(service.line(&id).await["repeated"], true);
+    stands(&service, &format!("no android device judged in fan-out {id}: 25 of 25 dead, 30 % allowed")).await;
+    service.kill().await;
+    // Whoever comes next says nothing again, and knows how the guard stands all the same.
+    let service = world.spawn().await;
+    stands(&service, &format!("no web device judged in fan-out {id}")).await;
+    assert_eq!(platforms(&service).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_kill_before_the_alarm_loses_neither_the_alarm_nor_how_the_guard_stands() {
+    together(vec![
+        ("SQLite", Box::pin(killed_before_the_alarm(Database::Sqlite, "noalarm-sqlite"))),
+        ("Postgres", Box::pin(killed_before_the_alarm(Database::Postgres, "noalarm-pg"))),
+    ])
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -3,54 +3,14 @@
 use std::time::Duration;
 
 use fanfare::client::ClientError;
-use fanfare::emulator::Control;
-use fanfare::wire::{EventRequest, SupersedesRequest};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection};
+use fanfare::emulator::{Control, Rule};
+use fanfare::wire::{EventRequest, ReplayRequest, SupersedesRequest};
 
+use super::harness::beside::Beside;
 use super::harness::service::{Caller, Database, World, goal};
 use super::harness::together::together;
 
 const DAY_MS: i64 = 86_400_000;
-
-/// A connection beside the service. On SQLite for when no service has the file.
-enum Beside {
-    Postgres(PgConnection),
-    Sqlite(SqliteConnection),
-}
-
-impl Beside {
-    async fn open(world: &World) -> Self {
-        let url = &world.settings["FANFARE__DATABASE__URL"];
-        match url.strip_prefix("sqlite:") {
-            Some(path) => Self::Sqlite(SqliteConnectOptions::new().filename(path).connect().await.unwrap()),
-            None => Self::Postgres(PgConnection::connect(url).await.unwrap()),
-        }
-    }
-
-    async fn change(&mut self, sql: String) {
-        let query = AssertSqlSafe(sql);
-        match self {
-            Self::Postgres(conn) => drop(sqlx::query(query).execute(conn).await.unwrap()),
-            Self::Sqlite(conn) => drop(sqlx::query(query).execute(conn).await.unwrap()),
-        }
-    }
-
-    async fn number(&mut self, sql: String) -> i64 {
-        let query = AssertSqlSafe(sql);
-        match self {
-            Self::Postgres(conn) => sqlx::query_scalar(query).fetch_one(conn).await.unwrap(),
-            Self::Sqlite(conn) => sqlx::query_scalar(query).fetch_one(conn).await.unwrap(),
-        }
-    }
-
-    async fn close(self) {
-        match self {
-            Self::Postgres(conn) => conn.close().await.unwrap(),
-            Self::Sqlite(conn) => conn.close().await.unwrap(),
-        }
-    }
-}
 
 /// Everything that has happened so far happened so many days earlier.
 async fn age(world: &World, days: i64) {
@@ -175,6 +135,89 @@ async fn what_is_old_goes_beside_sending_and_its_caller_is_told_so() {
     together(vec![
         ("SQLite", Box::pin(beside_sending(Database::Sqlite, "retain-sqlite"))),
         ("Postgres", Box::pin(beside_sending(Database::Postgres, "retain-pg"))),
+    ])
+    .await;
+}
+
+/// A fan-out that is kept only because a replay of it is young, and an older replay of it is gone with whom it reached.
+async fn replayed_past_retention(database: Database, run: &'static str) {
+    let world = World::new(database, false).await;
+    let failing = |prefixes: &[String]| {
+        let rule = |prefix: &String| Rule {
+            prefix: prefix.clone(),
+            answer: "unavailable".into(),
+            retry_after: Some(3),
+            ..Rule::default()
+        };
+        let rules = prefixes.iter().map(rule).collect();
+        world.emulate(Control { clear_rules: true, rules, ..Control::default() });
+    };
+    let tokens: Vec<String> = (0..3).map(|i| format!("ok-{run}-{i}")).collect();
+    let first = world.serve().await;
+    first.follow(run, &tokens).await;
+    failing(&tokens);
+    let parent = first.goal(run, run, 5).await;
+    assert_eq!(first.settled(&parent).await.failed, 3);
+    failing(&tokens[1..]);
+    let asked = |seconds| ReplayRequest { useful_for_s: Some(seconds), ..ReplayRequest::default() };
+    let old = first.client.replay(&parent, &asked(5)).await.unwrap().fanout_id.unwrap();
+    assert_eq!(first.settled(&old).await.delivered, 1);
+    let young = first.client.replay(&parent, &asked(60)).await.unwrap();
+    assert_eq!(young.recipients, 2, "whom the old one has not reached");
+    let young = young.fanout_id.unwrap();
+    first.client.cancel(&young).await.unwrap();
+    first.settled(&young).await;
+    first.stop().await.unwrap();
+
+    // As long as all of them are kept for sure, it can be replayed.
+    let mut beside = Beside::open(&world).await;
+    let earlier = |ms: i64| {
+        format!(
+            "UPDATE fanout SET reported_ms = 1, settled_ms = settled_ms - {ms}, accepted_ms = accepted_ms - {ms} \
+             WHERE id IN ({parent}, {old})"
+        )
+    };
+    beside.change(earlier(14 * DAY_MS - 3_600_000)).await;
+    beside.close().await;
+    failing(&[]);
+    let second = world.serve().await;
+    let dry = |seconds| ReplayRequest { dry_run: true, ..asked(seconds) };
+    assert_eq!(second.client.replay(&parent, &dry(600)).await.unwrap().recipients, 2);
+    refused(second.client.replay(&parent, &dry(7_200)).await).await;
+    second.stop().await.unwrap();
+
+    let mut beside = Beside::open(&world).await;
+    beside.change(earlier(DAY_MS)).await;
+    beside.change("UPDATE upkeep SET until_ms = 0".to_owned()).await;
+    beside.close().await;
+    let third = world.serve().await;
+    let gone = async {
+        while code(&third, &old).await != 404 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("the old replay is gone");
+    assert_eq!(code(&third, &parent).await, 200, "what the young one derives from is not");
+    refused(third.client.replay(&parent, &asked(60)).await).await;
+    let sent = world.emulator.log().into_iter().filter(|entry| entry.accepted && entry.token == tokens[0]).count();
+    assert_eq!(sent, 1, "whoever got it from the replay that nobody knows of");
+    third.stop().await.unwrap();
+}
+
+async fn refused(answer: Result<impl std::fmt::Debug, ClientError>) {
+    match answer {
+        Err(ClientError::Refused(problem)) => {
+            assert_eq!((problem.status, problem.code.as_str()), (409, "past_retention"), "{problem:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_is_sent_twice_what_a_replay_that_is_deleted_has_reached() {
+    together(vec![
+        ("SQLite", Box::pin(replayed_past_retention(Database::Sqlite, "oldreplay-sqlite"))),
+        ("Postgres", Box::pin(replayed_past_retention(Database::Postgres, "oldreplay-pg"))),
     ])
     .await;
 }

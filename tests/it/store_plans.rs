@@ -111,6 +111,14 @@ mod sqlite {
         assert_eq!(keys.len() as i64, PAGE);
         assert!(keys.is_sorted() && keys[0] > AFTER);
     }
+
+    #[tokio::test]
+    async fn a_flush_reads_a_chunk_and_its_fanout_once_each() {
+        let (_directory, mut conn) = migrated().await;
+        let steps = plan(&mut conn, named(STATEMENTS, "CHUNK_BITS")).await;
+        let reads = |table: &str| steps.iter().filter(|step| step.starts_with(&format!("SEARCH {table} "))).count();
+        assert_eq!((steps.len(), reads("c"), reads("f")), (2, 1, 1), "{steps:?}");
+    }
 }
 
 mod postgres {
@@ -203,5 +211,21 @@ mod postgres {
         reads(&shown[0]["Plan"], &mut found);
         assert_eq!(found[0], "chunk by chunk_owned", "what answers while it is sent is looked at first: {shown:#}");
         assert!(found.iter().all(|read| !read.ends_with("nothing")), "no table is read as a whole: {shown:#}");
+    }
+
+    #[tokio::test]
+    async fn a_flush_reads_the_fanout_once_and_the_chunk_again_only_where_it_is_settled() {
+        let (_database, mut conn) = migrated().await;
+        conn.execute("SET plan_cache_mode = force_generic_plan").await.unwrap();
+        conn.execute(AssertSqlSafe(format!("PREPARE flush AS {}", named(STATEMENTS, "flush.FLUSH")))).await.unwrap();
+        let nothing = vec!["NULL"; 20].join(", ");
+        let explain = AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) EXECUTE flush({nothing})"));
+        let row = sqlx::raw_sql(explain).fetch_one(&mut conn).await.unwrap();
+        let shown: Value = serde_json::from_str(row.get_unchecked(0)).unwrap();
+        let mut found = Vec::new();
+        reads(&shown[0]["Plan"], &mut found);
+        let of = |table: &str| found.iter().filter(|read| read.starts_with(&format!("{table} by"))).count();
+        assert_eq!(of("fanout"), 1, "{shown:#}");
+        assert_eq!(of("chunk"), 2, "what is written, and the row as it was: {shown:#}");
     }
 }

@@ -7,6 +7,7 @@ use fanfare::client::ClientError;
 use fanfare::emulator::{Control, Rule};
 use fanfare::wire::{Sweep, SweepRequest};
 
+use super::harness::beside::Beside;
 use super::harness::process::{Ended, Process};
 use super::harness::service::{Caller, Database, World, device_id, goal};
 use super::harness::together::together;
@@ -167,6 +168,41 @@ async fn a_sweep_is_stopped_by_failures_and_by_a_throttle_and_blames_nobody() {
     together(vec![
         ("SQLite", Box::pin(stopped(Database::Sqlite, "stop-sqlite"))),
         ("Postgres", Box::pin(stopped(Database::Postgres, "stop-pg"))),
+    ])
+    .await;
+}
+
+/// Its day is over before it has come to the end.
+async fn out_of_time(database: Database, run: &'static str) {
+    let mut world = World::new(database, false).await;
+    world.set("FCM__SLOTS", 4);
+    world.emulate(Control { latency_ms: Some(200), ..Control::default() });
+    let service = world.serve().await;
+    service.follow(run, &(0..80).map(|i| format!("ok-{run}-{i}")).collect::<Vec<_>>()).await;
+    let id = begin(&service, SweepRequest::default()).await;
+    world.emulator.logged(8).await;
+    service.stop().await.unwrap();
+    let mut beside = Beside::open(&world).await;
+    beside.change(format!("UPDATE fanout SET deadline_ms = accepted_ms + 1 WHERE id = {id}")).await;
+    beside.close().await;
+    world.emulate(Control { latency_ms: Some(0), ..Control::default() });
+    let sent = world.emulator.stats().requests;
+    let service = world.serve().await;
+    let late = over(&service, &id).await;
+    assert_eq!((late.state.as_str(), late.reason.as_deref()), ("paused", Some("deadline")), "{late:?}");
+    assert_eq!((late.devices, late.asked, late.left), (80, sent, Some(80 - sent)), "{late:?}");
+    let id = begin(&service, SweepRequest { resume: Some(id), ..SweepRequest::default() }).await;
+    let last = over(&service, &id).await;
+    assert_eq!((last.state.as_str(), last.reason, last.asked, last.left), ("done", None, 80 - sent, Some(0)));
+    assert_eq!(world.emulator.stats().requests, 80, "each once");
+    service.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_sweep_whose_time_is_over_says_so_and_goes_on_where_it_stopped() {
+    together(vec![
+        ("SQLite", Box::pin(out_of_time(Database::Sqlite, "late-sqlite"))),
+        ("Postgres", Box::pin(out_of_time(Database::Postgres, "late-pg"))),
     ])
     .await;
 }

@@ -25,9 +25,9 @@ e AS (
     ON CONFLICT (event_id) DO NOTHING
     RETURNING event_id, fanout_id, accepted_ms)
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, class, occurred_ms, accepted_ms, deadline_ms,
-                    freeze_owner)
+                    freeze_owner, collapse_key)
 OVERRIDING SYSTEM VALUE
-SELECT e.fanout_id, e.event_id, $4, $5, $6, $7, $8, e.accepted_ms, $9, $10 FROM e
+SELECT e.fanout_id, e.event_id, $4, $5, $6, $7, $8, e.accepted_ms, $9, $10, $12 FROM e
 RETURNING id, accepted_ms";
 
 /// One that is only named by a correction was not posted.
@@ -52,6 +52,7 @@ pub(super) async fn accept(conn: &mut PgConnection, boot: BootId, new: &NewFanou
         .bind(new.deadline_ms)
         .bind(boot.0)
         .bind(&new.news_hash()[..])
+        .bind(&new.collapse_key)
         .fetch_optional(&mut *conn)
         .await?;
     match inserted {
@@ -68,7 +69,7 @@ fn first_freeze(id: FanoutId, accepted_ms: i64, new: &NewFanout) -> FreezeJob {
         class: new.class,
         accepted_ms,
         deadline_ms: new.deadline_ms,
-        origin: Origin::default(),
+        origin: Origin { key: Some(new.collapse_key.clone()), ..Origin::default() },
     };
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms: 0 }
 }

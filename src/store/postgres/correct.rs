@@ -2,14 +2,14 @@
 //! came first. One transaction each, one at a time of a match: they are rare.
 //! Must never know: what is to be done (`store::accepting` decides it).
 
-use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use super::cancel;
 use super::fault::Fault;
 use crate::domain::batch::{FanoutJob, FanoutState};
 use crate::domain::derived::{Origin, hold_ms};
-use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId, MatchId};
-use crate::store::accepting::{Facts, Known, Plan, Tip, Write, decide};
+use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
+use crate::store::accepting::{Facts, Known, KnownRow, Plan, Tip, Write, decide};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
 /// What is read under it changes only by a plain post, whose one row the unique key of `event` decides about.
@@ -25,7 +25,7 @@ FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = $1";
 
 /// Locked, so that its freeze does not begin between this and what follows from it.
 pub(super) const TIP: &str = "
-SELECT id, coalesce(root_event, event_id), state = 0 AND freeze_chunks = 0 FROM fanout
+SELECT id, coalesce(root_event, event_id), collapse_key, state = 0 AND freeze_chunks = 0 FROM fanout
 WHERE (id = $1 OR family = $1) AND kind <> 2 AND superseded_by IS NULL ORDER BY id DESC LIMIT 1 FOR UPDATE";
 
 pub(super) const SAME_NEWS: &str = "
@@ -60,13 +60,15 @@ RETURNING id, settled_ms IS NULL";
 /// What of it is held yet goes by another name from now on, and reaches more people: the epoch takes its freeze from
 /// whoever has read it before, to be read anew.
 pub(super) const JOIN: &str = "
-UPDATE fanout SET family = $2, root_event = $3, freeze_epoch = freeze_epoch + 1 WHERE id = $1 OR family = $1";
+UPDATE fanout SET family = $2, root_event = $3, collapse_key = $4, freeze_epoch = freeze_epoch + 1
+WHERE id = $1 OR family = $1";
 
 pub(super) const ADD_FANOUT: &str = "
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, parent, class, state, occurred_ms, accepted_ms,
-                    deadline_ms, freeze_owner, source, family, root_event, hold_until_ms, superseded_by)
+                    deadline_ms, freeze_owner, source, family, root_event, hold_until_ms, superseded_by,
+                    collapse_key)
 OVERRIDING SYSTEM VALUE
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
 /// Tries, when a plain post of an id came in between.
 const TRIES: u32 = 5;
@@ -95,15 +97,6 @@ pub(super) async fn alone(tx: &mut Transaction<'_, Postgres>, of_match: &str) ->
     Ok(())
 }
 
-#[derive(Debug, FromRow)]
-struct KnownRow {
-    content_hash: Vec<u8>,
-    fanout_id: i64,
-    event_id: Option<String>,
-    match_id: Option<String>,
-    family: Option<i64>,
-}
-
 async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Facts, Fault> {
     let own = known(tx, &new.event.id).await?;
     let target = match &new.event.supersedes {
@@ -113,6 +106,7 @@ async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Fa
     let news: Option<(i64, String)> =
         sqlx::query_as(SAME_NEWS).bind(&new.news_hash()[..]).fetch_optional(&mut **tx).await?;
     let same_news = news.map(|(id, event)| Ok::<_, Fault>((FanoutId(id), EventId::parse(&event)?))).transpose()?;
+    let family = |of: &Option<Known>| of.as_ref().and_then(Known::family);
     let (own_tip, target_tip) = (tip(tx, family(&own)).await?, tip(tx, family(&target)).await?);
     let corrected: Option<i64> =
         sqlx::query_scalar(CORRECTED_NEWS).bind(&new.news_hash()[..]).fetch_optional(&mut **tx).await?;
@@ -121,26 +115,16 @@ async fn facts(tx: &mut Transaction<'_, Postgres>, new: &NewFanout) -> Result<Fa
     Ok(Facts { own, target, own_tip, target_tip, same_news, corrected_news })
 }
 
-fn family(of: &Option<Known>) -> Option<FanoutId> {
-    of.as_ref().and_then(|known| known.of.as_ref()).map(|(.., family)| *family)
-}
-
 async fn known(tx: &mut Transaction<'_, Postgres>, id: &EventId) -> Result<Option<Known>, Fault> {
     let row: Option<KnownRow> = sqlx::query_as(KNOWN).bind(id.as_str()).fetch_optional(&mut **tx).await?;
-    let Some(row) = row else { return Ok(None) };
-    let of = match (row.event_id, row.match_id, row.family) {
-        (Some(event), Some(of_match), Some(family)) => {
-            Some((EventId::parse(&event)?, MatchId::parse(&of_match)?, FanoutId(family)))
-        }
-        _ => None,
-    };
-    Ok(Some(Known { hash: row.content_hash, fanout: FanoutId(row.fanout_id), of }))
+    Ok(row.map(KnownRow::parse).transpose()?)
 }
 
 async fn tip(tx: &mut Transaction<'_, Postgres>, family: Option<FanoutId>) -> Result<Option<Tip>, Fault> {
     let Some(family) = family else { return Ok(None) };
-    let row: Option<(i64, String, bool)> = sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
-    row.map(|(id, root, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, unsent })).transpose()
+    let row: Option<(i64, String, Option<String>, bool)> =
+        sqlx::query_as(TIP).bind(family.0).fetch_optional(&mut **tx).await?;
+    Ok(row.map(Tip::parse).transpose()?)
 }
 
 /// `None`: somebody else posted the id meanwhile.
@@ -183,7 +167,7 @@ async fn write(
     let stopped = stop(tx, &write, id).await?;
     if let (Some(joins), Some(family)) = (write.joins, write.family) {
         let root = write.root.as_ref().map(EventId::as_str);
-        sqlx::query(JOIN).bind(joins.0).bind(family.0).bind(root).execute(&mut **tx).await?;
+        sqlx::query(JOIN).bind(joins.0).bind(family.0).bind(root).bind(&write.key).execute(&mut **tx).await?;
     }
     let hold_ms = if write.held { hold_ms(accepted_ms, new.deadline_ms) } else { 0 };
     add_fanout(tx, boot, new, &write, (id, accepted_ms, accepted_ms + hold_ms)).await?;
@@ -255,13 +239,14 @@ async fn add_fanout(
         .bind(write.root.as_ref().map(EventId::as_str))
         .bind(hold_until_ms)
         .bind(write.superseded_by.map(|id| id.0))
+        .bind(&write.key)
         .execute(&mut **tx)
         .await?;
     Ok(())
 }
 
 fn freeze(new: &NewFanout, write: Write, (id, accepted_ms, hold_ms): (FanoutId, i64, i64)) -> FreezeJob {
-    let origin = Origin { source: write.source, parent: write.parent, root: write.root, cap: None };
+    let origin = Origin { source: write.source, parent: write.parent, root: write.root, key: write.key, cap: None };
     let (event, class, deadline_ms) = (new.event.clone(), new.class, new.deadline_ms);
     let job = FanoutJob { id, event, class, accepted_ms, deadline_ms, origin };
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms }

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// What went wrong inside one operation, before it is told to the caller.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(in crate::store) enum Fault {
     /// The driver or the server said so.
     Database(sqlx::Error),
     /// We found it ourselves.

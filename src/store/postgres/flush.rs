@@ -17,7 +17,8 @@ use crate::store::{StoreError, planted};
 
 /// All chunks and failures of a batch. Every right-hand side reads the row as it was, so a repetition changes nothing.
 /// Only the epoch that owns the chunk may end it for those without an outcome (`rest`).
-/// `late` reads the row as it was: a statement does not see its own update.
+/// `late` reads the row as it was: a statement does not see its own update. It asks only where the fan-out, which is read
+/// once for that and for `cancelled`, is settled.
 pub(super) const FLUSH: &str = "
 WITH b AS (
     SELECT fanout_id, chunk_no, epoch, done::varbit AS done, ok::varbit AS ok, maybe::varbit AS maybe,
@@ -36,11 +37,13 @@ u AS (
         state = CASE WHEN bit_count(k.done | b.done | b.ok) = k.n THEN 2
                      WHEN k.state = 1 AND k.epoch = b.epoch AND b.rest_outcome IS NOT NULL THEN 2
                      ELSE k.state END
-    FROM b WHERE k.fanout_id = b.fanout_id AND k.chunk_no = b.chunk_no
+    FROM b LEFT JOIN fanout s ON s.id = b.fanout_id
+    WHERE k.fanout_id = b.fanout_id AND k.chunk_no = b.chunk_no
     RETURNING k.fanout_id, k.chunk_no, b.epoch, k.n, k.state, k.epoch = b.epoch AS mine, k.done, k.ok,
-              (SELECT bit_count(k.ok & ~o.ok) + bit_count(k.done & ~o.done & ~k.ok) FROM chunk o
-               WHERE o.fanout_id = k.fanout_id AND o.chunk_no = k.chunk_no
-                 AND EXISTS (SELECT 1 FROM fanout s WHERE s.id = k.fanout_id AND s.settled_ms IS NOT NULL)) AS late),
+              coalesce(s.state = 3, false) AS cancelled,
+              CASE WHEN s.settled_ms IS NULL THEN 0 ELSE (
+                  SELECT bit_count(k.ok & ~o.ok) + bit_count(k.done & ~o.done & ~k.ok) FROM chunk o
+                  WHERE o.fanout_id = k.fanout_id AND o.chunk_no = k.chunk_no) END AS late),
 f AS (
     INSERT INTO failure (fanout_id, chunk_no, ordinal, device_key, outcome, cause, status, detail, attempts,
                          retryable, variant, device_version, at_ms)
@@ -52,9 +55,7 @@ f AS (
     JOIN u ON u.fanout_id = x.fanout_id AND u.chunk_no = x.chunk_no
     WHERE get_bit(u.ok, x.ordinal) = 0
     ON CONFLICT DO NOTHING)
-SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done, coalesce(late, 0) AS late,
-       coalesce((SELECT x.state = 3 FROM fanout x WHERE x.id = u.fanout_id), false) AS cancelled
-FROM u";
+SELECT fanout_id, chunk_no, epoch, n, state, mine, done::text AS done, late, cancelled FROM u";
 
 /// Answers those that have a cap: only they are looked at again.
 pub(super) const PUT_PARTS: &str = "

@@ -48,7 +48,7 @@ WHERE subject = $1 AND device_key > $2 AND kinds & $3 <> 0
 ORDER BY device_key LIMIT $4";
 
 /// Cursor, ids and chunks in one statement. The guard is the whole protection against a second freezer and against
-/// a repetition. `$6` holds the keys of all chunks in a row; `$8` says how many each chunk has, `$9` where they begin.
+/// a repetition. While it is paused nobody sends any of it. `$6` holds the keys of all chunks in a row; `$8` says how many each chunk has, `$9` where they begin.
 pub(super) const STEP: &str = "
 WITH f AS (
     UPDATE fanout
@@ -61,9 +61,9 @@ WITH f AS (
                      ELSE 1 END
     WHERE id = $1 AND freeze_owner = $2 AND freeze_epoch = $3 AND freeze_cursor = $4 AND state = 0
       AND freeze_chunks = $13
-    RETURNING id, class),
+    RETURNING id, class, paused),
 c AS (
-    SELECT f.id, f.class, u.* FROM f,
+    SELECT f.id, f.class, u.no, u.n, u.start, u.rank, u.claimed AND f.paused = 0 AS claimed FROM f,
         unnest($7::int[], $8::smallint[], $9::int[], $10::bigint[], $11::bool[]) AS u(no, n, start, rank, claimed)),
 ids AS (
     INSERT INTO chunk_ids (fanout_id, chunk_no, keys)

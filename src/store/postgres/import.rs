@@ -14,7 +14,7 @@ use crate::domain::recipient::{DeviceState, KindMask};
 use crate::store::import::{Held, Taken, attach, decide, most_follows};
 use crate::store::{ImportRow, Imported};
 
-/// A batch asks for a thousand known rows. While the table is small the planner would rather read all of it each time,
+/// A batch asks for two thousand known rows. While the table is small the planner would rather read all of it each time,
 /// which makes the import of a large file slower with every batch.
 pub(super) const BY_INDEX: &str = "SELECT set_config('enable_seqscan', 'off', true)";
 

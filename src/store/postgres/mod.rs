@@ -47,7 +47,7 @@ use super::{
     StoreError, SweepBegun, SweepEnd, Waiting,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
-use crate::domain::derived::{PauseReason, Source};
+use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -217,7 +217,7 @@ impl Store for PostgresStore {
         on!(self.main, "replay", |conn| replay::replay(conn, boot, &new))
     }
 
-    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError> {
+    async fn pause(&self, paused: Vec<Pause>) -> Result<(), StoreError> {
         on!(self.facts, "pause", |conn| replay::pause(conn, &paused))
     }
 

@@ -5,14 +5,15 @@ use sqlx::{FromRow, PgConnection};
 
 use super::fault::{Fault, corrupt, count};
 use super::rows::{JobRow, job_columns};
+use super::settle;
 use crate::domain::batch::{Class, FanoutJob, FanoutKind, FanoutState};
 use crate::domain::derived::PauseReason;
 use crate::domain::ids::{EventId, FanoutId, MatchId};
 use crate::domain::outcome::Outcome;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::store::damaged::warn_of_fanouts;
-use crate::store::facts::{Facts, Snapshot};
-use crate::store::{FanoutQuery, FanoutView, Kin, StoreError, Swept, Waiting};
+use crate::store::facts::{Facts, Snapshot, judgement_of};
+use crate::store::{FanoutQuery, FanoutView, Kin, Settled, StoreError, Swept, Waiting};
 
 pub(super) const JOB: &str =
     concat!("SELECT ", job_columns!(), " FROM fanout f JOIN event e ON e.event_id = f.event_id WHERE f.id = $1");
@@ -55,7 +56,12 @@ UNION ALL SELECT 'failure', x.outcome, count(*) FROM failure x JOIN k ON k.chunk
 pub(super) const PARTS: &str = "SELECT counters FROM fanout_part WHERE fanout_id = $1 ORDER BY boot_id";
 
 pub(super) const BACKLOG: &str = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
-pub(super) const OPEN_CHUNKS: &str = "SELECT class, count(*) FROM chunk WHERE state = 0 GROUP BY class";
+/// What nobody may claim goes before nothing: a paused fan-out waits until it is resumed or over.
+pub(super) const OPEN_CHUNKS: &str = "
+SELECT class, count(*) FROM chunk
+WHERE state = 0 AND fanout_id NOT IN (
+    SELECT id FROM fanout WHERE settled_ms IS NULL AND paused <> 0 AND deadline_ms > fanfare_now_ms())
+GROUP BY class";
 
 /// Both sweeps take the oldest 100: a caller sweeps again. Of a cancelled fan-out only what is in hand is waited for.
 pub(super) const COMPLETE: &str = "
@@ -238,22 +244,29 @@ pub(super) async fn sweep(conn: &mut PgConnection, older_than_ms: i64) -> Result
     let complete: Vec<i64> = sqlx::query_scalar(COMPLETE).fetch_all(&mut *conn).await?;
     let unreported: Vec<ViewRow> = sqlx::query_as(UNREPORTED).bind(older_than_ms).fetch_all(&mut *conn).await?;
     let complete = complete.into_iter().map(FanoutId).collect();
-    Ok(Swept { complete, unreported: readable(conn, unreported).await? })
+    let unreported = readable(conn, unreported).await?;
+    Ok(Swept { complete, unreported, leaps: settle::leaps(conn).await? })
 }
 
 /// One that does not parse must not keep all others from being settled and reported.
-async fn readable(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<FanoutView>, Fault> {
-    let (mut views, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
+async fn readable(conn: &mut PgConnection, rows: Vec<ViewRow>) -> Result<Vec<Settled>, Fault> {
+    let (mut settled, mut damaged) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         let id = FanoutId(row.id);
-        match complete(conn, row).await {
-            Ok(view) => views.push(view),
+        match reported(conn, row).await {
+            Ok(one) => settled.push(one),
             Err(Fault::Ours(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
             Err(fault) => return Err(fault),
         }
     }
     warn_of_fanouts("sweep", &damaged);
-    Ok(views)
+    Ok(settled)
+}
+
+/// A settled fan-out with all that its settling said.
+async fn reported(conn: &mut PgConnection, row: ViewRow) -> Result<Settled, Fault> {
+    let (judged, withheld) = judgement_of(row.settled.as_deref())?;
+    Ok(Settled { view: complete(conn, row).await?, judged, withheld })
 }
 
 pub(super) async fn mark_reported(conn: &mut PgConnection, id: FanoutId) -> Result<(), Fault> {

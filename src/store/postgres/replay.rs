@@ -1,14 +1,15 @@
 //! Owns the fan-outs that repeat what an earlier one failed to do, and the pauses of those whose attempts are capped.
 //! Must never know: who failed, or why somebody asks again.
 
-use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use super::correct::{NEXT, alone};
 use super::fault::Fault;
 use super::{cancel, reads};
 use crate::domain::batch::FanoutState;
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::Pause;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::replay::ParentRow;
 use crate::store::{FreezeJob, NewReplay, ReplayReply, ResumeReply, StoreError};
 
 pub(super) const MATCH: &str = "SELECT match_id FROM fanout WHERE id = $1";
@@ -27,16 +28,17 @@ pub(super) const GIVE_UP: &str =
 
 pub(super) const ADD: &str = "
 INSERT INTO fanout (id, event_id, event_type, match_id, kind, parent, class, occurred_ms, accepted_ms, deadline_ms,
-                    freeze_owner, source, family, root_event, request_id, max_attempts)
+                    freeze_owner, source, family, root_event, collapse_key, request_id, max_attempts)
 OVERRIDING SYSTEM VALUE
 SELECT $2, p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, $3, $4, $5, $6,
-       coalesce(p.family, p.id), p.root_event, $7, $8
+       coalesce(p.family, p.id), p.root_event, p.collapse_key, $7, $8
 FROM fanout p WHERE p.id = $1";
 
 /// Both only of what is under way and has a cap. A budget is spent when the attempts of all instances say so.
 pub(super) const PAUSE: &str = "
 UPDATE fanout SET paused = $2
-WHERE id = $1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND max_attempts IS NOT NULL";
+WHERE id = $1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND max_attempts IS NOT NULL
+  AND resumed = $3";
 
 pub(super) const SPENT: &str = "
 UPDATE fanout f SET paused = 1
@@ -50,16 +52,6 @@ pub(super) const PAUSED: &str =
 pub(super) const RESUME: &str = "
 UPDATE fanout SET paused = 0, resumed = resumed + 1, max_attempts = max_attempts + $2
 WHERE id = $1 AND paused <> 0 AND settled_ms IS NULL AND state IN (0, 1, 4)";
-
-#[derive(Debug, FromRow)]
-struct ParentRow {
-    state: i16,
-    settled: bool,
-    superseded_by: Option<i64>,
-    same: Option<i64>,
-    running: Option<i64>,
-    open: bool,
-}
 
 pub(super) const NAMED: &str = "SELECT id FROM fanout WHERE parent = $1 AND kind = 2 AND request_id = $2";
 
@@ -76,16 +68,10 @@ pub(super) async fn replay(conn: &mut PgConnection, boot: BootId, new: &NewRepla
     let row: Option<ParentRow> =
         sqlx::query_as(PARENT).bind(new.parent.0).bind(&new.request_id).fetch_optional(&mut *tx).await?;
     let Some(row) = row else { return Ok(ReplayReply::Unknown) };
-    let state = FanoutState::from_code(row.state)?;
-    let aside = state == FanoutState::SetAside && !row.open;
-    match (row.same, row.superseded_by, row.running) {
-        (Some(same), ..) => return Ok(ReplayReply::Repeat(FanoutId(same))),
-        (_, Some(by), _) => return Ok(ReplayReply::Superseded(FanoutId(by))),
-        (.., Some(running)) => return Ok(ReplayReply::Running(FanoutId(running))),
-        _ if !row.settled && !aside => return Ok(ReplayReply::Open(state)),
-        _ => {}
+    if let Some(refusal) = row.refusal()? {
+        return Ok(refusal);
     }
-    if !row.settled {
+    if row.is_given_up() {
         sqlx::query(GIVE_UP).bind(new.parent.0).execute(&mut *tx).await?;
     }
     let freeze = add(&mut tx, boot, new).await?;
@@ -111,9 +97,9 @@ async fn add(tx: &mut Transaction<'_, Postgres>, boot: BootId, new: &NewReplay) 
     Ok(FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms: 0 })
 }
 
-pub(super) async fn pause(conn: &mut PgConnection, paused: &[(FanoutId, PauseReason)]) -> Result<(), Fault> {
-    for (id, reason) in paused {
-        sqlx::query(PAUSE).bind(id.0).bind(reason.code()).execute(&mut *conn).await?;
+pub(super) async fn pause(conn: &mut PgConnection, paused: &[Pause]) -> Result<(), Fault> {
+    for Pause { fanout, reason, resumed } in paused {
+        sqlx::query(PAUSE).bind(fanout.0).bind(reason.code()).bind(resumed).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -142,8 +128,8 @@ pub(super) async fn resume(conn: &mut PgConnection, id: FanoutId, more: u64) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::domain::batch::FanoutKind;
+    use crate::domain::derived::PauseReason;
     use crate::domain::outcome::Outcome;
 
     #[test]

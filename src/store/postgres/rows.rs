@@ -16,7 +16,8 @@ use crate::store::FreezeJob;
 /// The columns of [`JobRow`], of a fan-out `f` and its event `e`. What was spent is added up only where there is a cap.
 macro_rules! job_columns {
     () => {
-        "f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.max_attempts, f.resumed,
+        "f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.collapse_key,
+       f.max_attempts, f.resumed, f.paused,
        CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((
            SELECT sum((p.counters::json ->> 'attempts')::bigint) FROM fanout_part p WHERE p.fanout_id = f.id), 0)::bigint
        END AS spent"
@@ -35,15 +36,24 @@ pub(super) struct JobRow {
     source: i16,
     parent: Option<i64>,
     root_event: Option<String>,
+    collapse_key: Option<String>,
     max_attempts: Option<i64>,
     resumed: i32,
+    paused: i16,
     spent: i64,
 }
 
 impl JobRow {
+    fn cap(&self) -> Result<Option<Cap>, Fault> {
+        let Some(most) = self.max_attempts else { return Ok(None) };
+        let (most, spent) = (count("most attempts", most)?, count("attempts", self.spent)?);
+        Ok(Some(Cap { most, spent, resumed: self.resumed, paused: self.paused != 0 }))
+    }
+
     pub(super) fn parse(self) -> Result<FanoutJob, Fault> {
         let event = serde_json::from_str(&self.body)
             .map_err(|_| corrupt(format!("the event of fan-out {} does not parse", self.id)))?;
+        let cap = self.cap()?;
         Ok(FanoutJob {
             id: FanoutId(self.id),
             event,
@@ -54,14 +64,11 @@ impl JobRow {
                 source: Source::from_code(self.source)?,
                 parent: self.parent.map(FanoutId),
                 root: self.root_event.as_deref().map(EventId::parse).transpose()?,
-                cap: self.max_attempts.map(|most| cap(most, self.spent, self.resumed)).transpose()?,
+                key: self.collapse_key,
+                cap,
             },
         })
     }
-}
-
-fn cap(most: i64, spent: i64, resumed: i32) -> Result<Cap, Fault> {
-    Ok(Cap { most: count("most attempts", most)?, spent: count("attempts", spent)?, resumed })
 }
 
 /// A fan-out with where its freeze stands.

@@ -14,14 +14,17 @@ use crate::domain::recipient::Platform;
 use crate::domain::tally::{PartCounters, Tally};
 use crate::mutant;
 use crate::store::facts::Snapshot;
-use crate::store::verdicts::{self, Answers, ByPlatform, Record, Rulings};
-use crate::store::{SettleReply, Settled, planted};
+use crate::store::verdicts::{self, Answers, ByPlatform, Lesson, Record, Rulings};
+use crate::store::{Leap, SettleReply, Settled, planted};
 
 /// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
 pub(super) const JUDGING: Duration = Duration::from_secs(60);
 
 /// Judging a third of a million devices takes longer than a statement otherwise may.
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
+
+/// And whoever settles meanwhile waits for it; for its own row it has not waited longer than for any.
+pub(super) const WAIT: &str = "SET LOCAL lock_timeout = '60s'";
 
 /// Whether there is anything left to do, asked without a lock. An owned chunk answers at once, whatever is closed: only
 /// when none is left are the others looked through. Open chunks of a cancelled fan-out are nobody's business any more.
@@ -48,17 +51,21 @@ GROUP BY x.variant";
 /// What whoever asked for a sweep takes for true.
 pub(super) const ACCEPTED: &str = "SELECT accept_dead_percent FROM fanout WHERE id = $1";
 
-/// What the fleet has seen of late; read before judging.
-pub(super) const KNOWN: &str = "SELECT platform, answered, against, excess FROM dead_share ORDER BY platform";
-
-/// The same, to be written. Locked last of all, so that a long judgement keeps nobody else from settling.
-pub(super) const KNOWN_LOCKED: &str =
+/// What the fleet has seen of late. Locked before it is read, and until what follows from it is written: of several that
+/// settle at once each knows what those before it found. A long judgement keeps the others waiting; an instance settles
+/// one after the other anyway.
+pub(super) const KNOWN: &str =
     "SELECT platform, answered, against, excess FROM dead_share ORDER BY platform FOR UPDATE";
 
 pub(super) const LEARN: &str = "
-UPDATE dead_share s SET answered = x.answered, against = x.against, excess = x.excess
-FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(platform, answered, against, excess)
+UPDATE dead_share s
+SET answered = x.answered, against = x.against, excess = x.excess,
+    leap = CASE WHEN x.well THEN NULL ELSE coalesce(x.leap, s.leap) END
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::bool[])
+     AS x(platform, answered, against, excess, leap, well)
 WHERE s.platform = x.platform";
+
+pub(super) const LEAPS: &str = "SELECT leap FROM dead_share WHERE leap IS NOT NULL ORDER BY platform";
 
 /// A verdict holds only for the row version it was found on; that one also has the platform of the send. Rows are locked in order of key.
 /// Outcome 2 is `token_dead`, 3 `token_invalid`, 4 `token_foreign`.
@@ -133,7 +140,7 @@ async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId)
         return Err(corrupt(format!("fan-out {id} has {} pending in closed chunks", tally.pending())));
     }
     let (counters, instances) = reads::parts(tx, id).await?;
-    let rulings = rule(tx, &row, (&tally, &counters)).await?;
+    let (rulings, known) = rule(tx, &row, (&tally, &counters)).await?;
     let (judged, withheld) = (judge(tx, id, &rulings).await?, rulings.withheld());
     let judgement_withheld = !withheld.is_empty();
     let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld, withheld: withheld.clone() };
@@ -141,33 +148,35 @@ async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId)
     let state = if row.state()? == FanoutState::Cancelled { FanoutState::Cancelled } else { FanoutState::Done };
     row.state = state.code();
     row.settled_ms = sqlx::query_scalar(SETTLE).bind(id.0).bind(state.code()).bind(json).fetch_one(&mut **tx).await?;
-    learn(tx, &rulings).await?;
+    learn(tx, &rulings.lessons(id, &known)).await?;
     let view = row.view(snapshot.tally, snapshot.counters, instances)?;
     Ok(Settled { view, judged, withheld })
 }
 
-/// Which verdicts are carried out, by what the fleet has seen of late.
+/// Which verdicts are carried out, and what the fleet has seen of late, by which they are.
 async fn rule(
     tx: &mut Transaction<'_, Postgres>,
     row: &ViewRow,
     (tally, counters): (&Tally, &PartCounters),
-) -> Result<Rulings, Fault> {
+) -> Result<(Rulings, ByPlatform<Record>), Fault> {
     let rows: Vec<(String, i64)> = sqlx::query_as(AGAINST).bind(row.id).fetch_all(&mut **tx).await?;
     let mut against = Vec::with_capacity(rows.len());
     for (variant, n) in rows {
         against.push((variant, count("verdicts", n)?));
     }
     let answers: ByPlatform<Answers> = verdicts::answers(tally, counters, &against)?;
-    let known = known(tx, KNOWN).await?;
+    let known = known(tx).await?;
     if row.kind != FanoutKind::Sweep.code() {
-        return Ok(Rulings::new(answers, &known));
+        return Ok((Rulings::new(answers, &known), known));
     }
     let accepted: Option<i16> = sqlx::query_scalar(ACCEPTED).bind(row.id).fetch_one(&mut **tx).await?;
-    Ok(Rulings::of_sweep(answers, &known, accepted.map(|n| count("share", i64::from(n))).transpose()?))
+    let accepted = accepted.map(|n| count("share", i64::from(n))).transpose()?;
+    Ok((Rulings::of_sweep(answers, &known, accepted), known))
 }
 
-async fn known(tx: &mut Transaction<'_, Postgres>, sql: &'static str) -> Result<ByPlatform<Record>, Fault> {
-    let rows: Vec<(i16, i64, i64, i64)> = sqlx::query_as(sql).fetch_all(&mut **tx).await?;
+async fn known(tx: &mut Transaction<'_, Postgres>) -> Result<ByPlatform<Record>, Fault> {
+    sqlx::query(WAIT).execute(&mut **tx).await?;
+    let rows: Vec<(i16, i64, i64, i64)> = sqlx::query_as(KNOWN).fetch_all(&mut **tx).await?;
     let mut known = ByPlatform::<Record>::default();
     for (platform, answered, against, excess) in rows {
         let (answered, against) = (count("answered", answered)?, count("against", against)?);
@@ -189,21 +198,27 @@ async fn judge(tx: &mut Transaction<'_, Postgres>, id: FanoutId, rulings: &Rulin
     Ok(judged.len() as u64)
 }
 
-async fn learn(tx: &mut Transaction<'_, Postgres>, rulings: &Rulings) -> Result<(), Fault> {
-    if rulings.teach_nothing() {
+async fn learn(tx: &mut Transaction<'_, Postgres>, lessons: &[Lesson]) -> Result<(), Fault> {
+    if lessons.is_empty() {
         return Ok(());
     }
-    let Some(learnt) = rulings.learnt(known(tx, KNOWN_LOCKED).await?) else { return Ok(()) };
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let platforms: Vec<i16> = Platform::ALL.iter().map(|platform| platform.code()).collect();
+    let leaps = lessons.iter().map(Lesson::stored_leap).collect::<Result<Vec<_>, _>>()?;
     sqlx::query(LEARN)
-        .bind(platforms)
-        .bind(learnt.map(|known| number(known.answered)))
-        .bind(learnt.map(|known| number(known.against)))
-        .bind(learnt.map(|known| known.excess))
+        .bind(lessons.iter().map(|lesson| lesson.platform.code()).collect::<Vec<_>>())
+        .bind(lessons.iter().map(|lesson| number(lesson.record.answered)).collect::<Vec<_>>())
+        .bind(lessons.iter().map(|lesson| number(lesson.record.against)).collect::<Vec<_>>())
+        .bind(lessons.iter().map(|lesson| lesson.record.excess).collect::<Vec<_>>())
+        .bind(leaps)
+        .bind(lessons.iter().map(|lesson| lesson.well).collect::<Vec<_>>())
         .execute(&mut **tx)
         .await?;
     Ok(())
+}
+
+pub(super) async fn leaps(conn: &mut PgConnection) -> Result<Vec<Leap>, Fault> {
+    let stored: Vec<String> = sqlx::query_scalar(LEAPS).fetch_all(conn).await?;
+    Ok(stored.iter().map(|stored| Leap::read(stored)).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

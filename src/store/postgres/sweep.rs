@@ -10,7 +10,7 @@ use crate::domain::batch::{Class, FanoutKind};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::derived::Source;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
-use crate::store::facts::withheld_of;
+use crate::store::facts::judgement_of;
 use crate::store::{FreezeJob, NewSweep, StoreError, SweepBegun, SweepEnd};
 
 pub(super) const LIVE_PAGE: &str =
@@ -118,6 +118,6 @@ pub(super) async fn end(conn: &mut PgConnection, id: FanoutId) -> Result<Option<
     let stand: Option<Stand> = sqlx::query_as(STAND).bind(id.0).fetch_optional(conn).await?;
     let Some(stand) = stand else { return Ok(None) };
     let from = DeviceKey(stand.swept_from);
-    let withheld = withheld_of(stand.settled.as_deref())?;
+    let (_, withheld) = judgement_of(stand.settled.as_deref())?;
     Ok(Some(SweepEnd { from, after: stand.after()?, withheld }))
 }

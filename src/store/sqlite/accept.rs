@@ -29,8 +29,10 @@ struct JobRow {
     source: i64,
     parent: Option<i64>,
     root_event: Option<String>,
+    collapse_key: Option<String>,
     max_attempts: Option<i64>,
     resumed: i32,
+    paused: bool,
     spent: i64,
 }
 
@@ -42,7 +44,8 @@ impl JobRow {
             source: code(self.source, Source::from_code)?,
             parent: self.parent.map(FanoutId),
             root: self.root_event.as_deref().map(EventId::parse).transpose()?,
-            cap: most.map(|most| Cap { most, spent, resumed: self.resumed }),
+            key: self.collapse_key.clone(),
+            cap: most.map(|most| Cap { most, spent, resumed: self.resumed, paused: self.paused }),
         })
     }
 }

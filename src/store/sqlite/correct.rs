@@ -1,7 +1,7 @@
 //! Owns accepting an event: a new one, a repeat, the same news again, a correction, one whose correction came first.
 //! Must never know: what is to be done (`store::accepting` decides it).
 
-use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
+use sqlx::{SqliteConnection, query, query_as, query_scalar};
 use tokio::time::Instant;
 
 use super::cancel;
@@ -10,8 +10,8 @@ use super::rows::{boot_bytes, now_ms, to_json};
 use super::sql;
 use crate::domain::batch::{FanoutJob, FanoutState};
 use crate::domain::derived::{Origin, hold_ms};
-use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId, MatchId};
-use crate::store::accepting::{Facts, Known, Plan, Tip, Write, decide};
+use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
+use crate::store::accepting::{Facts, Known, KnownRow, Plan, Tip, Write, decide};
 use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
 
 /// Commits an event and its fan-out, or says which fan-out it is already, unless its turn with the one writer, who runs
@@ -40,15 +40,6 @@ pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFa
     }
 }
 
-#[derive(FromRow)]
-struct KnownRow {
-    content_hash: Vec<u8>,
-    fanout_id: i64,
-    event_id: Option<String>,
-    match_id: Option<String>,
-    family: Option<i64>,
-}
-
 async fn facts(conn: &mut SqliteConnection, new: &NewFanout) -> Answer<Facts> {
     let own = known(conn, &new.event.id).await?;
     let target = match &new.event.supersedes {
@@ -58,6 +49,7 @@ async fn facts(conn: &mut SqliteConnection, new: &NewFanout) -> Answer<Facts> {
     let news: Option<(i64, String)> =
         query_as(sql::SAME_NEWS).bind(new.news_hash().as_slice()).bind(now_ms()).fetch_optional(&mut *conn).await?;
     let same_news = news.map(|(id, event)| Ok::<_, Fault>((FanoutId(id), EventId::parse(&event)?))).transpose()?;
+    let family = |of: &Option<Known>| of.as_ref().and_then(Known::family);
     let (own_tip, target_tip) = (tip(conn, family(&own)).await?, tip(conn, family(&target)).await?);
     let corrected: Option<i64> = query_scalar(sql::CORRECTED_NEWS)
         .bind(new.news_hash().as_slice())
@@ -69,26 +61,16 @@ async fn facts(conn: &mut SqliteConnection, new: &NewFanout) -> Answer<Facts> {
     Ok(Facts { own, target, own_tip, target_tip, same_news, corrected_news })
 }
 
-fn family(of: &Option<Known>) -> Option<FanoutId> {
-    of.as_ref().and_then(|known| known.of.as_ref()).map(|(.., family)| *family)
-}
-
 async fn known(conn: &mut SqliteConnection, id: &EventId) -> Answer<Option<Known>> {
     let row: Option<KnownRow> = query_as(sql::EVENT_KNOWN).bind(id.as_str()).fetch_optional(conn).await?;
-    let Some(row) = row else { return Ok(None) };
-    let of = match (row.event_id, row.match_id, row.family) {
-        (Some(event), Some(of_match), Some(family)) => {
-            Some((EventId::parse(&event)?, MatchId::parse(&of_match)?, FanoutId(family)))
-        }
-        _ => None,
-    };
-    Ok(Some(Known { hash: row.content_hash, fanout: FanoutId(row.fanout_id), of }))
+    Ok(row.map(KnownRow::parse).transpose()?)
 }
 
 async fn tip(conn: &mut SqliteConnection, family: Option<FanoutId>) -> Answer<Option<Tip>> {
     let Some(family) = family else { return Ok(None) };
-    let row: Option<(i64, String, bool)> = query_as(sql::TIP).bind(family.0).fetch_optional(conn).await?;
-    row.map(|(id, root, unsent)| Ok(Tip { id: FanoutId(id), root: EventId::parse(&root)?, unsent })).transpose()
+    let row: Option<(i64, String, Option<String>, bool)> =
+        query_as(sql::TIP).bind(family.0).fetch_optional(conn).await?;
+    Ok(row.map(Tip::parse).transpose()?)
 }
 
 async fn add_event(
@@ -113,7 +95,7 @@ async fn write(conn: &mut SqliteConnection, boot: BootId, new: NewFanout, write:
     let stopped = stop(conn, &write, id).await?;
     if let (Some(joins), Some(family)) = (write.joins, write.family) {
         let root = write.root.as_ref().map(EventId::as_str);
-        query(sql::JOIN_FAMILY).bind(joins.0).bind(family.0).bind(root).execute(&mut *conn).await?;
+        query(sql::JOIN_FAMILY).bind(joins.0).bind(family.0).bind(root).bind(&write.key).execute(&mut *conn).await?;
     }
     let (by, held) = (write.superseded_by, write.held);
     let freeze = freeze(new, write, (id, accepted_ms, hold_ms));
@@ -179,13 +161,14 @@ async fn add_fanout(
         .bind(write.root.as_ref().map(EventId::as_str))
         .bind(hold_until_ms)
         .bind(write.superseded_by.map(|id| id.0))
+        .bind(&write.key)
         .fetch_one(conn)
         .await?;
     Ok(FanoutId(id))
 }
 
 fn freeze(new: NewFanout, write: Write, (id, accepted_ms, hold_ms): (FanoutId, i64, i64)) -> FreezeJob {
-    let origin = Origin { source: write.source, parent: write.parent, root: write.root, cap: None };
+    let origin = Origin { source: write.source, parent: write.parent, root: write.root, key: write.key, cap: None };
     let (class, deadline_ms) = (new.class, new.deadline_ms);
     let job = FanoutJob { id, event: new.event, class, accepted_ms, deadline_ms, origin };
     FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms }

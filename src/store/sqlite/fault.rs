@@ -12,7 +12,7 @@ use crate::store::StoreError;
 
 /// What went wrong inside a job or a read; a type of its own so that `?` reads the driver's errors.
 #[derive(Debug)]
-pub(super) struct Fault(pub(super) StoreError);
+pub(in crate::store) struct Fault(pub(super) StoreError);
 
 /// What a job or a read answers.
 pub(super) type Answer<T> = Result<T, Fault>;

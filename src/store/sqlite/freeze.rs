@@ -1,7 +1,7 @@
 //! Owns reading followers and fixing them into chunks.
 //! Must never know: how pages of several subjects are merged.
 
-use sqlx::{SqliteConnection, query, query_scalar};
+use sqlx::{SqliteConnection, query, query_as, query_scalar};
 
 use super::claim;
 use super::fault::Answer;
@@ -29,9 +29,11 @@ pub(super) async fn follower_page(conn: &mut SqliteConnection, page: FollowerPag
 pub(super) async fn freeze_step(conn: &mut SqliteConnection, step: FreezeStep) -> Answer<FreezeReply> {
     let after = Position::after(&step)?;
     match advance(conn, &step, &after).await? {
-        Some(class) => {
+        Some((class, paused)) => {
+            // While it is paused nobody sends any of it.
+            let claimed = if paused { 0 } else { step.claim_first };
             for i in 0..step.chunks.len() {
-                add_chunk(conn, &step, i, class).await?;
+                add_chunk(conn, &step, i, (class, i < claimed)).await?;
             }
         }
         None if stands(conn, &step, &after).await? => {}
@@ -64,9 +66,9 @@ impl Position {
     }
 }
 
-/// The code of the fan-out's class, or `None` when the step is not to be written.
-async fn advance(conn: &mut SqliteConnection, step: &FreezeStep, after: &Position) -> Answer<Option<i64>> {
-    let class = query_scalar(sql::FREEZE_STEP)
+/// The code of the fan-out's class and whether it is paused, or `None` when the step is not to be written.
+async fn advance(conn: &mut SqliteConnection, step: &FreezeStep, after: &Position) -> Answer<Option<(i64, bool)>> {
+    let moved = query_as(sql::FREEZE_STEP)
         .bind(step.fanout.0)
         .bind(boot_bytes(step.boot))
         .bind(step.epoch)
@@ -79,7 +81,7 @@ async fn advance(conn: &mut SqliteConnection, step: &FreezeStep, after: &Positio
         .bind(step.never_saw.map(|n| i64::try_from(n).unwrap_or(i64::MAX)))
         .fetch_optional(conn)
         .await?;
-    Ok(class)
+    Ok(moved)
 }
 
 /// Whether the fan-out stands exactly where this step leaves it: then it was written, and its answer was lost.
@@ -96,11 +98,15 @@ async fn stands(conn: &mut SqliteConnection, step: &FreezeStep, after: &Position
     Ok(stands)
 }
 
-async fn add_chunk(conn: &mut SqliteConnection, step: &FreezeStep, i: usize, class: i64) -> Answer<()> {
+async fn add_chunk(
+    conn: &mut SqliteConnection,
+    step: &FreezeStep,
+    i: usize,
+    (class, owned): (i64, bool),
+) -> Answer<()> {
     let keys = &step.chunks[i];
     let no = i64::from(step.first_chunk) + i64::try_from(i).unwrap_or(i64::MAX);
     query(sql::ADD_CHUNK_IDS).bind(step.fanout.0).bind(no).bind(keys_to_bytes(keys)).execute(&mut *conn).await?;
-    let owned = i < step.claim_first;
     query(sql::ADD_CHUNK)
         .bind(step.fanout.0)
         .bind(no)

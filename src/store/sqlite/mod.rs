@@ -44,7 +44,7 @@ use super::{
 };
 use super::{NewSweep, SweepBegun, SweepEnd};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
-use crate::domain::derived::{PauseReason, Source};
+use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
@@ -197,7 +197,7 @@ impl Store for SqliteStore {
         self.writer.run(8, move |c| replay::replay(c, boot, new).boxed()).await
     }
 
-    async fn pause(&self, paused: Vec<(FanoutId, PauseReason)>) -> Result<(), StoreError> {
+    async fn pause(&self, paused: Vec<Pause>) -> Result<(), StoreError> {
         self.writer.run(paused.len(), move |c| replay::pause(c, paused).boxed()).await
     }
 

@@ -22,12 +22,12 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a connection that reads: a caller is better answered 503 than kept.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The write-ahead log is cut back to this after a checkpoint.
-const WAL_KEPT_BYTES: &str = "67108864";
-/// Pages of the log after which it is written into the file: 64 MiB, what is kept of the log anyway. With SQLite's own
+const WAL_KEPT_BYTES: &str = "134217728";
+/// Pages of the log after which it is written into the file: 128 MiB, what is kept of the log anyway. With SQLite's own
 /// 1,000 a large import writes the same pages of the trees again and again.
-const CHECKPOINT_PAGES: &str = "16000";
-/// Pages kept in memory by the writer: 32 MiB, enough for the upper levels of the follow table's tree.
-const CACHE_KIB: &str = "-32768";
+const CHECKPOINT_PAGES: &str = "32000";
+/// Pages kept in memory by the writer: 64 MiB, enough for the upper levels of the follow table's tree.
+const CACHE_KIB: &str = "-65536";
 
 impl SqliteStore {
     /// Opens the database, creating the file when it is not there, and locks `<path>.lock` until it is closed.

@@ -1,25 +1,16 @@
 //! Owns the fan-outs that repeat what an earlier one failed to do, and the pauses of those whose attempts are capped.
 //! Must never know: who failed, or why somebody asks again.
 
-use sqlx::{FromRow, SqliteConnection, query, query_as, query_scalar};
+use sqlx::{SqliteConnection, query, query_as, query_scalar};
 
 use super::fault::{Answer, corrupt};
 use super::rows::{boot_bytes, code, now_ms, to_json};
 use super::{accept, sql};
 use crate::domain::batch::FanoutState;
-use crate::domain::derived::PauseReason;
+use crate::domain::derived::Pause;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
+use crate::store::replay::ParentRow;
 use crate::store::{FreezeJob, NewReplay, ReplayReply, ResumeReply};
-
-#[derive(FromRow)]
-struct ParentRow {
-    state: i64,
-    settled: bool,
-    superseded_by: Option<i64>,
-    same: Option<i64>,
-    running: Option<i64>,
-    open: bool,
-}
 
 pub(super) async fn named(conn: &mut SqliteConnection, parent: FanoutId, name: String) -> Answer<Option<FanoutId>> {
     let id: Option<i64> = query_scalar(sql::REPLAY_NAMED).bind(parent.0).bind(name).fetch_optional(conn).await?;
@@ -31,16 +22,10 @@ pub(super) async fn replay(conn: &mut SqliteConnection, boot: BootId, new: NewRe
     let row: Option<ParentRow> =
         query_as(sql::REPLAYED).bind(new.parent.0).bind(&new.request_id).fetch_optional(&mut *conn).await?;
     let Some(row) = row else { return Ok(ReplayReply::Unknown) };
-    let state = code(row.state, FanoutState::from_code)?;
-    let aside = state == FanoutState::SetAside && !row.open;
-    match (row.same, row.superseded_by, row.running) {
-        (Some(same), ..) => return Ok(ReplayReply::Repeat(FanoutId(same))),
-        (_, Some(by), _) => return Ok(ReplayReply::Superseded(FanoutId(by))),
-        (.., Some(running)) => return Ok(ReplayReply::Running(FanoutId(running))),
-        _ if !row.settled && !aside => return Ok(ReplayReply::Open(state)),
-        _ => {}
+    if let Some(refusal) = row.refusal()? {
+        return Ok(refusal);
     }
-    if !row.settled {
+    if row.is_given_up() {
         query(sql::GIVE_UP).bind(new.parent.0).execute(&mut *conn).await?;
     }
     let id: i64 = query_scalar(sql::ADD_REPLAY)
@@ -57,9 +42,9 @@ pub(super) async fn replay(conn: &mut SqliteConnection, boot: BootId, new: NewRe
     Ok(ReplayReply::New(Box::new(FreezeJob { job, epoch: 1, cursor: DeviceKey(0), next_chunk: 0, hold_ms: 0 })))
 }
 
-pub(super) async fn pause(conn: &mut SqliteConnection, paused: Vec<(FanoutId, PauseReason)>) -> Answer<()> {
-    for (id, reason) in paused {
-        query(sql::PAUSE).bind(id.0).bind(reason.code()).execute(&mut *conn).await?;
+pub(super) async fn pause(conn: &mut SqliteConnection, paused: Vec<Pause>) -> Answer<()> {
+    for Pause { fanout, reason, resumed } in paused {
+        query(sql::PAUSE).bind(fanout.0).bind(reason.code()).bind(resumed).execute(&mut *conn).await?;
     }
     Ok(())
 }

@@ -12,9 +12,9 @@ use crate::domain::batch::{Class, FanoutKind, FanoutState};
 use crate::domain::ids::FanoutId;
 use crate::domain::recipient::Platform;
 use crate::store::damaged::warn_of_fanouts;
-use crate::store::facts::Snapshot;
-use crate::store::verdicts::{self, ByPlatform, Record, Rulings};
-use crate::store::{FanoutView, SettleReply, Settled, StoreError, Swept, Waiting};
+use crate::store::facts::{Snapshot, judgement_of};
+use crate::store::verdicts::{self, ByPlatform, Lesson, Record, Rulings};
+use crate::store::{Leap, SettleReply, Settled, StoreError, Swept, Waiting};
 
 /// Most fan-outs of each kind one sweep answers.
 const SWEEP_LIMIT: i64 = 100;
@@ -53,7 +53,7 @@ pub(super) async fn settle(conn: &mut SqliteConnection, id: FanoutId) -> Answer<
     let rulings = rule(conn, (id, row.kind), &counts, &known).await?;
     let (now, withheld) = (now_ms(), rulings.withheld());
     let judged = judge(conn, id, &rulings, now).await?;
-    learn(conn, &rulings, known).await?;
+    learn(conn, &rulings.lessons(id, &known)).await?;
     let snapshot = Snapshot {
         tally: counts.tally,
         counters: counts.counters,
@@ -111,15 +111,25 @@ async fn known(conn: &mut SqliteConnection) -> Answer<ByPlatform<Record>> {
     Ok(known)
 }
 
-async fn learn(conn: &mut SqliteConnection, rulings: &Rulings, known: ByPlatform<Record>) -> Answer<()> {
-    let Some(learnt) = rulings.learnt(known) else { return Ok(()) };
-    for (platform, known) in Platform::ALL.iter().zip(learnt) {
-        let learning = query(sql::LEARN).bind(platform.code());
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let (answered, against) = (number(known.answered), number(known.against));
-        learning.bind(answered).bind(against).bind(known.excess).execute(&mut *conn).await?;
+async fn learn(conn: &mut SqliteConnection, lessons: &[Lesson]) -> Answer<()> {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    for lesson in lessons {
+        query(sql::LEARN)
+            .bind(lesson.platform.code())
+            .bind(number(lesson.record.answered))
+            .bind(number(lesson.record.against))
+            .bind(lesson.record.excess)
+            .bind(lesson.stored_leap()?)
+            .bind(lesson.well)
+            .execute(&mut *conn)
+            .await?;
     }
     Ok(())
+}
+
+async fn leaps(conn: &mut SqliteConnection) -> Answer<Vec<Leap>> {
+    let stored: Vec<String> = query_scalar(sql::LEAPS).fetch_all(conn).await?;
+    Ok(stored.iter().map(|stored| Leap::read(stored)).collect::<Result<_, _>>()?)
 }
 
 /// Notes that the line of a settled fan-out was written.
@@ -137,27 +147,35 @@ pub(super) async fn sweep(conn: &mut SqliteConnection, older_than_ms: i64) -> An
         .fetch_all(&mut *conn)
         .await?;
     let complete = complete.into_iter().map(FanoutId).collect();
-    Ok(Swept { complete, unreported: readable(conn, unreported).await? })
+    let unreported = readable(conn, unreported).await?;
+    Ok(Swept { complete, unreported, leaps: leaps(conn).await? })
 }
 
 /// One that does not parse must not keep all others from being settled and reported.
-async fn readable(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<FanoutView>> {
-    let (mut views, mut damaged) = (Vec::with_capacity(ids.len()), Vec::new());
+async fn readable(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<Settled>> {
+    let (mut settled, mut damaged) = (Vec::with_capacity(ids.len()), Vec::new());
     for id in ids.into_iter().map(FanoutId) {
-        match fanout(conn, id).await {
-            Ok(view) => views.extend(view),
+        match reported(conn, id).await {
+            Ok(one) => settled.extend(one),
             Err(Fault(error @ StoreError::Corrupt(_))) => damaged.push((id, error)),
             Err(fault) => return Err(fault),
         }
     }
     warn_of_fanouts("sweep", &damaged);
-    Ok(views)
+    Ok(settled)
+}
+
+/// A settled fan-out with all that its settling said.
+async fn reported(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Option<Settled>> {
+    let Some(row) = FanoutRow::read(conn, id).await? else { return Ok(None) };
+    let (judged, withheld) = judgement_of(row.settled.as_deref())?;
+    Ok(fanout(conn, id).await?.map(|view| Settled { view, judged, withheld }))
 }
 
 /// What is accepted and not done yet.
 pub(super) async fn backlog(conn: &mut SqliteConnection) -> Answer<Waiting> {
     let fanouts: i64 = query_scalar(sql::BACKLOG).fetch_one(&mut *conn).await?;
-    let rows: Vec<(i64, i64)> = query_as(sql::OPEN_CHUNKS_BY_CLASS).fetch_all(conn).await?;
+    let rows: Vec<(i64, i64)> = query_as(sql::OPEN_CHUNKS_BY_CLASS).bind(now_ms()).fetch_all(conn).await?;
     let open = |(class, n): (i64, i64)| Ok((code(class, Class::from_code)?, count("open chunks", n)?));
     Ok(Waiting { fanouts: count("backlog", fanouts)?, open_chunks: rows.into_iter().map(open).collect::<Answer<_>>()? })
 }

@@ -11,7 +11,7 @@ use crate::domain::batch::{Class, FanoutKind};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::derived::Source;
 use crate::domain::ids::{BootId, DeviceKey, FanoutId};
-use crate::store::facts::withheld_of;
+use crate::store::facts::judgement_of;
 use crate::store::{FreezeJob, NewSweep, SweepBegun, SweepEnd};
 
 pub(super) async fn live_page(conn: &mut SqliteConnection, after: DeviceKey, limit: u32) -> Answer<Vec<DeviceKey>> {
@@ -95,7 +95,7 @@ pub(super) async fn end(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Opt
     let stand: Option<Stand> = query_as(sql::SWEEP_STAND).bind(id.0).fetch_optional(&mut *conn).await?;
     let Some(stand) = stand else { return Ok(None) };
     let after = first_unfinished(conn, id).await?.unwrap_or(DeviceKey(stand.freeze_cursor));
-    let withheld = withheld_of(stand.settled.as_deref())?;
+    let (_, withheld) = judgement_of(stand.settled.as_deref())?;
     Ok(Some(SweepEnd { from: DeviceKey(stand.swept_from), after, withheld }))
 }
 

@@ -60,6 +60,7 @@ fn goal(id: &str) -> NewFanout {
     NewFanout {
         event,
         content_hash: [7; 32],
+        collapse_key: id.to_owned(),
         shown: vec!["player".to_owned()],
         class: Class::Urgent,
         deadline_ms: i64::MAX,

@@ -33,7 +33,7 @@ pub(super) struct FanoutRow {
     recipients: i64,
     interrupted: i64,
     pub(super) settled_ms: Option<i64>,
-    settled: Option<String>,
+    pub(super) settled: Option<String>,
     superseded_by: Option<i64>,
     never_saw: Option<i64>,
     paused: i64,

@@ -78,6 +78,8 @@ pub struct Fleet {
     pub dice: Dice,
     pub done: Done,
     pub posted: Vec<Posted>,
+    /// What was posted for the database's sake, to nobody.
+    pub unfollowed: Vec<Posted>,
     pub begun: Instant,
     /// The database's URL, whatever proxy the instances use.
     direct: String,
@@ -95,8 +97,9 @@ impl Fleet {
         world.set("DATABASE__MAX_CONNECTIONS", 4);
         let direct = world.settings["FANFARE__DATABASE__URL"].clone();
         let (dice, begun) = (Dice(plan.seed), Instant::now());
-        let (instances, past, posted) = (Vec::new(), Vec::new(), Vec::new());
-        let fleet = Self { plan, world, instances, past, dice, done: Done::default(), posted, begun, direct };
+        let (instances, past, posted, unfollowed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let fleet =
+            Self { plan, world, instances, past, dice, done: Done::default(), posted, unfollowed, begun, direct };
         fleet.follow("big", plan.recipients).await;
         for n in 0..5 {
             fleet.follow(&format!("small-{n}"), fleet.small()).await;
@@ -147,20 +150,56 @@ impl Fleet {
 
     /// Posts a goal to whoever takes it. Not taken is not an error: it is posted again, under the same id.
     pub async fn post(&mut self, match_id: &str, recipients: usize) {
-        let event: EventRequest = goal(match_id, match_id, USEFUL_S);
+        let event = goal(match_id, match_id, USEFUL_S);
         let begun = Instant::now();
         loop {
-            let i = self.any();
-            let asked = &self.instances[i].process;
-            match tokio::time::timeout(Duration::from_secs(10), asked.client.post_event(&event)).await {
-                Ok(Ok((accepted, _))) => {
-                    self.posted.push(Posted { id: accepted.fanout_id, recipients });
+            match self.try_post(&event).await {
+                Ok(id) => {
+                    self.posted.push(Posted { id, recipients });
                     return;
                 }
-                answer => assert!(begun.elapsed() < PATIENCE, "not taken: {answer:?}"),
+                Err(answer) => assert!(begun.elapsed() < PATIENCE, "not taken: {answer}"),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Posts it once, to any instance; the fan-out, or why it was not taken.
+    async fn try_post(&mut self, event: &EventRequest) -> Result<String, String> {
+        let i = self.any();
+        let asked = &self.instances[i].process;
+        match tokio::time::timeout(Duration::from_secs(10), asked.client.post_event(event)).await {
+            Ok(Ok((accepted, _))) => Ok(accepted.fanout_id),
+            Ok(Err(refused)) => Err(refused.to_string()),
+            Err(silent) => Err(silent.to_string()),
+        }
+    }
+
+    /// Posts goals nobody follows until one is not taken, for each needs room in the database; then waits until that has
+    /// come back, `room` having been made.
+    pub async fn until_refused(&mut self, room: impl AsyncFnOnce()) -> String {
+        let begun = Instant::now();
+        let mut n = 0;
+        let (event, why) = loop {
+            assert!(begun.elapsed() < PATIENCE, "{n} events were taken");
+            let id = format!("nobody-{n}");
+            let event = goal(&id, &id, USEFUL_S);
+            match self.try_post(&event).await {
+                Ok(id) => self.unfollowed.push(Posted { id, recipients: 0 }),
+                Err(why) => break (event, why),
+            }
+            n += 1;
+        };
+        room().await;
+        // Whether it was kept all the same is not known: the same id tells.
+        loop {
+            match self.try_post(&event).await {
+                Ok(id) => break self.unfollowed.push(Posted { id, recipients: 0 }),
+                Err(answer) => assert!(begun.elapsed() < 2 * PATIENCE, "not taken: {answer}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        why
     }
 
     /// Posts the next of the small goals, if one is left.

@@ -79,7 +79,7 @@ impl Fleet {
             counted.entry(row.fanout_id).or_default().add(row, &accepted);
         }
         let (mut retried, mut interrupted, mut lost) = (0, 0, 0);
-        for posted in &self.posted {
+        for posted in self.posted.iter().chain(&self.unfollowed) {
             let mine = counted.remove(&posted.id.parse().unwrap()).unwrap_or_default();
             assert!(mine.lost.is_empty(), "{name}: lost: {:?}", mine.lost);
             lost += mine.lost.len();

@@ -1,5 +1,6 @@
 //! Owns the real servers tests run against. A server that is missing fails the test with the command that installs it.
 
+pub mod beside;
 pub mod capture;
 pub mod logs;
 pub mod metadata;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::service::{Caller, World};
 
 /// Longest wait for anything here. Generous: it only decides how long a broken test takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A running process. Killed when dropped.
 pub struct Process {

@@ -309,6 +309,8 @@ async fn a_quota_is_one_for_the_whole_fleet() {
         let (n, took) = served().await;
         assert!((20.0..=21.0 + 20.0 * took).contains(&n), "{n} in {took} s");
         redis.kill().await;
+        // Whoever had no answer from Redis in time was counted by its instance; that is made good in a second.
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
         let (n, took) = served().await;
         // A full bucket of ten on either side.
         assert!((20.0..=21.0 + 20.0 * took).contains(&n), "{n} in {took} s without redis");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fanfare::domain::batch::Class;
-use fanfare::domain::derived::PauseReason;
+use fanfare::domain::derived::{Pause, PauseReason};
 use fanfare::domain::ids::DeviceKey;
 use fanfare::domain::outcome::Outcome;
 use fanfare::domain::recipient::Address;
@@ -87,7 +87,7 @@ pub async fn the_floor_passes_by_what_is_paused_or_waits(store: Shared) {
     let new = NewSweep { event, after: DeviceKey(0), max_attempts: 9, accept_dead_percent: None, lasts_ms: 60_000 };
     let SweepBegun::Begun(sweep) = store.begin_sweep(boot, new).await.unwrap() else { panic!("there is no other") };
     store.freeze_step(whole(boot, &sweep, &keys, &[1])).await.unwrap();
-    store.pause(vec![(sweep.job.id, PauseReason::Throttle)]).await.unwrap();
+    store.pause(vec![Pause { fanout: sweep.job.id, reason: PauseReason::Throttle, resumed: 0 }]).await.unwrap();
 
     frozen_as("normal", Class::Normal, &[1, 1]).await;
     frozen_as("urgent", Class::Urgent, &[1]).await;

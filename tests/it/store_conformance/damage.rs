@@ -113,7 +113,7 @@ pub async fn a_line_that_does_not_parse_stops_no_other(store: Shared, mut hand: 
     }
     hand.run("UPDATE fanout SET settled = '#' WHERE event_id = 'a'").await;
     let swept = store.sweep(0).await.unwrap();
-    assert_eq!(swept.unreported.iter().map(|view| view.id).collect::<Vec<_>>(), ids[1..2]);
+    assert_eq!(swept.unreported.iter().map(|settled| settled.view.id).collect::<Vec<_>>(), ids[1..2]);
     assert_eq!(swept.complete, ids[2..]);
 }
 

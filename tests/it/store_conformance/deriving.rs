@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fanfare::domain::batch::{Class, FanoutKind, FanoutState};
-use fanfare::domain::derived::{PauseReason, Source};
+use fanfare::domain::derived::{Pause, PauseReason, Source};
 use fanfare::domain::event::{CorrectionMode, Supersedes};
 use fanfare::domain::ids::{BootId, DeviceKey, FanoutId, MatchId};
 use fanfare::domain::outcome::Outcome::{
@@ -72,6 +72,7 @@ pub async fn a_correction_stops_what_it_corrects_and_takes_its_place(store: Shar
     assert!((1..=5_000).contains(&freeze.hold_ms), "{freeze:?}");
     assert_eq!(freeze.job.origin.source, Source::Reached);
     assert_eq!((freeze.job.origin.parent, freeze.job.origin.root.clone()), (Some(original), Some(event("goal").id)));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-goal"), "it lies where the goal lies");
     assert_eq!(store.job(id).await.unwrap(), Some(freeze.job), "whoever claims it later sends the same");
     let before = view(&store, original).await;
     assert_eq!((before.state, before.kin.superseded_by), (FanoutState::Cancelled, Some(id)));
@@ -124,6 +125,7 @@ pub async fn a_correction_of_a_correction_reaches_whoever_saw_any_of_them(store:
     let (second, stopped) = corrects(&store, boot, correction("off", "goal", CorrectionMode::Retract)).await;
     assert_eq!((stopped.as_slice(), second.job.origin.parent), ([first.job.id].as_slice(), Some(first.job.id)));
     assert_eq!(second.job.origin.root, Some(event("goal").id), "on the phone it replaces the first message");
+    assert_eq!(second.job.origin.key.as_deref(), Some("key-goal"));
     assert_eq!(saw(&store, second.job.id).await, chunk.keys[..2]);
     assert_eq!(view(&store, original).await.kin.superseded_by, Some(first.job.id));
     // Its own freeze stops where it was.
@@ -135,6 +137,7 @@ pub async fn a_correction_that_comes_first_ends_its_original_as_it_comes(store: 
     let (freeze, stopped) = corrects(&store, boot, correction("off", "goal", CorrectionMode::Replace)).await;
     assert_eq!((stopped, freeze.job.origin.parent), (vec![], None));
     assert_eq!(freeze.job.origin.root, Some(event("goal").id));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-off"), "nothing lies there yet");
     assert_eq!(store.seen(event("goal").id).await.unwrap(), None, "it was named, not posted");
     let Accepted::Superseded { fanout, by, stopped } =
         store.accept(boot, posted("goal", Class::Urgent, 1)).await.unwrap()
@@ -151,6 +154,7 @@ pub async fn a_correction_that_comes_first_ends_its_original_as_it_comes(store: 
     // Both are one family: the next correction of the original takes the place of the first.
     let (second, stopped) = corrects(&store, boot, correction("on-again", "goal", CorrectionMode::Replace)).await;
     assert_eq!((stopped, second.job.origin.parent), (vec![by], Some(by)));
+    assert_eq!(second.job.origin.key.as_deref(), Some("key-off"), "in the place of what was sent first");
     // A correction in whose name another match's event comes does not stop it.
     corrects(&store, boot, correction("stray", "elsewhere", CorrectionMode::Retract)).await;
     let mut elsewhere = posted("elsewhere", Class::Urgent, 1);
@@ -247,7 +251,8 @@ pub async fn a_correction_in_the_middle_joins_two_chains(store: Shared) {
     };
     assert_eq!((by, stopped.as_slice()), (last.job.id, [first].as_slice()));
     // Held yet, the last one takes the name of the first: whoever has read it before reads it anew.
-    assert_eq!(store.job(last.job.id).await.unwrap().unwrap().origin.root, Some(event("a").id));
+    let origin = store.job(last.job.id).await.unwrap().unwrap().origin;
+    assert_eq!((origin.root, origin.key.as_deref()), (Some(event("a").id), Some("key-a")));
     assert_eq!(store.freeze_step(whole(boot, &last, &[], &[])).await.unwrap(), FreezeReply::Lost);
     assert_eq!(store.kin(last.job.id).await.unwrap(), {
         let mut kin = vec![first, fanout];
@@ -286,6 +291,7 @@ pub async fn news_that_comes_back_while_its_correction_is_held_is_all_that_is_se
     assert_eq!(stopped, [off.job.id]);
     assert_eq!((freeze.job.origin.source, freeze.job.origin.parent), (Source::Audience, Some(off.job.id)));
     assert_eq!(freeze.job.origin.root, Some(event("one").id));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-one"));
     assert!(freeze.hold_ms > 0);
     assert_eq!(store.kin(freeze.job.id).await.unwrap(), [first.job.id, off.job.id]);
     assert_eq!(view(&store, off.job.id).await.kin.superseded_by, Some(freeze.job.id));
@@ -460,6 +466,7 @@ pub async fn of_eight_replays_one_is_made(store: Shared) {
     assert_eq!((cap.most, cap.spent, cap.resumed), (10, 0, 0));
     assert_eq!((freeze.job.origin.parent, freeze.job.origin.source), (Some(parent), Source::Failed));
     assert_eq!(freeze.job.event, event("evt"));
+    assert_eq!(freeze.job.origin.key.as_deref(), Some("key-evt"));
     let shown = view(&store, id).await;
     assert_eq!((shown.kind, shown.parent, shown.kin.max_attempts), (FanoutKind::Replay, Some(parent), Some(10)));
     // The next one when that has ended; the same request stays the same replay.
@@ -539,6 +546,10 @@ fn attempts(attempts: u64) -> PartCounters {
     PartCounters { attempts, ..PartCounters::default() }
 }
 
+fn throttled(fanout: FanoutId, resumed: i32) -> Pause {
+    Pause { fanout, reason: PauseReason::Throttle, resumed }
+}
+
 pub async fn a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed(store: Shared) {
     let (boot, other) = (instance(&store).await, instance(&store).await);
     let (parent, keys) = ended(&store, boot, "evt", &[Transient, Transient]).await;
@@ -563,7 +574,9 @@ pub async fn a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed(st
     let cap = store.job(id).await.unwrap().unwrap().origin.cap.unwrap();
     assert_eq!((cap.most, cap.spent, cap.resumed), (15, 10, 1));
     let chunk = claim(&store, boot, 1).await.pop().unwrap();
-    store.pause(vec![(id, PauseReason::Throttle), (parent, PauseReason::Throttle)]).await.unwrap();
+    store.pause(vec![throttled(id, 0)]).await.unwrap();
+    assert_eq!(view(&store, id).await.kin.paused, None, "decided on before it was resumed");
+    store.pause(vec![throttled(id, 1), throttled(parent, 0)]).await.unwrap();
     assert_eq!(view(&store, id).await.kin.paused, Some(PauseReason::Throttle));
     assert_eq!(view(&store, parent).await.kin.paused, None, "it has ended, and has no cap");
     assert_eq!(store.put_parts(boot, vec![(id, attempts(7))]).await.unwrap(), [(id, 1)]);
@@ -574,13 +587,42 @@ pub async fn a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed(st
     assert_eq!((tally.delivered(), tally.count(Cancelled)), (1, 1));
 }
 
+pub async fn nothing_of_a_paused_fanout_is_in_hand_as_it_is_frozen_and_whoever_asks_hears_of_it(store: Shared) {
+    let boot = instance(&store).await;
+    let (parent, keys) = ended(&store, boot, "evt", &[Transient; 4]).await;
+    let freeze = replayed(&store, boot, replay(parent, None)).await;
+    let id = freeze.job.id;
+    let paused = async || store.job(id).await.unwrap().unwrap().origin.cap.unwrap().paused;
+    let step = |at: usize, last: bool| {
+        let mut step = whole(boot, &freeze, &keys[at..=at], &[1]);
+        (step.first_chunk, step.claim_first, step.last) = (at as i32, 1, last);
+        step.from = if at == 0 { freeze.cursor } else { keys[at - 1] };
+        step
+    };
+    let claimed = async |step| match store.freeze_step(step).await.unwrap() {
+        FreezeReply::Written(claimed) => claimed.len(),
+        FreezeReply::Lost => panic!("it is ours"),
+    };
+    assert_eq!((claimed(step(0, false)).await, paused().await), (1, false));
+    store.pause(vec![throttled(id, 0)]).await.unwrap();
+    assert_eq!((claimed(step(1, false)).await, paused().await), (0, true));
+    assert_eq!(claimed(step(1, false)).await, 0, "the same step again");
+    assert_eq!(store.resume(id, 1).await.unwrap(), ResumeReply::Resumed);
+    assert_eq!((claimed(step(2, false)).await, paused().await), (1, false));
+    store.pause(vec![throttled(id, 1)]).await.unwrap();
+    assert_eq!(claimed(step(3, true)).await, 0);
+    assert_eq!(store.owned(boot).await.unwrap().len(), 2, "what was in hand before");
+    store.resume(id, 1).await.unwrap();
+    assert_eq!(claim(&store, boot, 9).await.len(), 2, "the others are open, and nobody lost them");
+}
+
 pub async fn a_paused_fanout_is_claimed_again_past_its_deadline(store: Shared) {
     let boot = instance(&store).await;
     let (parent, keys) = ended(&store, boot, "evt", &[Transient]).await;
     let deadline_ms = store.now_ms().await.unwrap() + 300;
     let freeze = replayed(&store, boot, NewReplay { deadline_ms, ..replay(parent, None) }).await;
     store.freeze_step(whole(boot, &freeze, &keys, &[1])).await.unwrap();
-    store.pause(vec![(freeze.job.id, PauseReason::Budget)]).await.unwrap();
+    store.pause(vec![throttled(freeze.job.id, 0)]).await.unwrap();
     soon("its end as expired", async {
         while claim(&store, boot, 1).await.is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -183,6 +183,7 @@ on_every_engine! {
     deriving::a_replay_is_for_those_that_failed_and_were_not_reached_since,
     deriving::what_was_set_aside_ends_with_its_replay,
     deriving::a_budget_is_that_of_all_instances_and_pauses_until_it_is_resumed,
+    deriving::nothing_of_a_paused_fanout_is_in_hand_as_it_is_frozen_and_whoever_asks_hears_of_it,
     deriving::a_paused_fanout_is_claimed_again_past_its_deadline,
     explaining::every_recipient_is_found_in_its_chunk,
     explaining::an_outcome_is_told_with_all_that_is_kept_of_it,

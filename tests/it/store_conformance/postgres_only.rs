@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fanfare::domain::batch::Class;
-use fanfare::domain::outcome::Outcome::Delivered;
+use fanfare::domain::outcome::Outcome::{Delivered, TokenDead};
 use fanfare::store::postgres::{PostgresStore, STATEMENTS};
 use fanfare::store::{SettleReply, Store, StoreError};
 use sqlx::{Connection, Executor, PgConnection};
@@ -313,5 +313,53 @@ async fn a_commit_is_on_disk_whatever_the_servers_default() {
     accept(&store, instance(&store).await, "evt", Class::Urgent).await;
     let value: String = sqlx::query_scalar("SELECT value FROM setting").fetch_one(&mut connection).await.unwrap();
     assert_eq!(value, "on");
+    store.close().await;
+}
+
+/// Each of ten fan-outs finds twenty devices but one dead, which alone is no leap. What they find together is one, and
+/// it does not help that all are settled while nobody has written yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fanouts_that_settle_at_once_know_what_each_other_found() {
+    // Three eighths of them are for events.
+    let (database, store) = migrated(20).await;
+    let boot = instance(&store).await;
+    healthy(&store, boot, "well", 50).await;
+    let mut ids = Vec::new();
+    for i in 0..10 {
+        let (id, chunk) = one_chunk(&store, boot, &format!("dead-{i}"), 19).await;
+        let dead: Vec<_> = (0..19).map(|i| (i, TokenDead)).collect();
+        store.flush(outcomes(&Hold::from(&chunk), &dead)).await.unwrap();
+        ids.push(id);
+    }
+    let mut squatter = database.connection().await;
+    squatter.execute("BEGIN").await.unwrap();
+    squatter.execute("SELECT 1 FROM dead_share FOR UPDATE").await.unwrap();
+    let settling: Vec<_> = ids
+        .into_iter()
+        .map(|id| {
+            let store = store.clone();
+            tokio::spawn(async move { settle(&store, id).await.judged })
+        })
+        .collect();
+    let mut watch = database.connection().await;
+    soon("ten that wait", async {
+        while sqlx::query_scalar::<_, i64>(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .fetch_one(&mut watch)
+        .await
+        .unwrap()
+            < 10
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    squatter.execute("COMMIT").await.unwrap();
+    let mut judged = 0;
+    for one in settling {
+        judged += one.await.unwrap();
+    }
+    assert_eq!(judged, 19, "the first alone");
     store.close().await;
 }

@@ -7,7 +7,7 @@ use fanfare::domain::ids::FanoutId;
 use fanfare::domain::outcome::Outcome::{self, Delivered, Expired, Payload, TokenDead, TokenForeign, TokenInvalid};
 use fanfare::domain::recipient::DeviceState;
 use fanfare::domain::tally::PartCounters;
-use fanfare::store::{DEAD_SHARE_MIN, FanoutQuery, SettleReply};
+use fanfare::store::{DEAD_SHARE_MIN, FanoutQuery, Leap, SettleReply};
 use tokio::sync::Barrier;
 
 use super::world::*;
@@ -127,6 +127,11 @@ pub async fn judgement_is_withheld_when_the_dead_share_leaps(store: Shared) {
         let settled = settle(&store, id).await;
         assert_eq!(!settled.withheld.is_empty(), withheld, "{name}");
         assert_eq!(settled.judged, if withheld { 0 } else { many as u64 }, "{name}");
+        // For whoever tells of it when the one that settled it has died, and for how the guard stands.
+        let swept = store.sweep(0).await.unwrap();
+        assert_eq!(swept.unreported.last(), Some(&settled), "{name}");
+        let stands = settled.withheld.iter().map(|withheld| Leap { fanout: id, withheld: *withheld });
+        assert_eq!(swept.leaps, stands.collect::<Vec<_>>(), "{name}: the last word");
         assert_eq!(settled.view.tally.count(TokenDead), many as u64, "what was found is said all the same");
         let expected = if withheld { DeviceState::Live } else { DeviceState::Tombstoned };
         assert_eq!(state_of(&store, &format!("{name}-0")).await, expected, "{name}");
@@ -152,7 +157,7 @@ pub async fn the_sweep_finds_what_is_complete_and_what_is_unreported(store: Shar
     assert_eq!(store.sweep(0).await.unwrap().complete, [id]);
     let settled = settle(&store, id).await;
     let swept = store.sweep(0).await.unwrap();
-    assert_eq!((swept.complete, swept.unreported), (vec![], vec![settled.view]));
+    assert_eq!((swept.complete, swept.unreported), (vec![], vec![settled]));
     assert_eq!(store.sweep(60_000).await.unwrap(), Default::default(), "its own settler still has time to write it");
     store.mark_reported(id).await.unwrap();
     assert_eq!(store.sweep(0).await.unwrap(), Default::default());

@@ -39,8 +39,15 @@ pub fn event(id: &str) -> Event {
 }
 
 pub fn posted(id: &str, class: Class, content: u8) -> NewFanout {
-    let shown = vec!["player".to_owned()];
-    NewFanout { event: event(id), content_hash: [content; 32], shown, class, deadline_ms: 4_000_000_000_000 }
+    let (shown, collapse_key) = (vec!["player".to_owned()], format!("key-{id}"));
+    NewFanout {
+        event: event(id),
+        content_hash: [content; 32],
+        collapse_key,
+        shown,
+        class,
+        deadline_ms: 4_000_000_000_000,
+    }
 }
 
 pub fn device(id: &str, token: &str) -> Device {

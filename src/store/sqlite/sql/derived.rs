@@ -28,11 +28,11 @@ statements! {
     // Outcome 13 is `internal`.
     GIVE_UP = "UPDATE chunk SET state = 2, rest_outcome = 13, rest_cause = 0 WHERE fanout_id = ?1 AND state = 3";
     ADD_REPLAY = "INSERT INTO fanout (event_id, event_type, match_id, kind, parent, class, occurred_ms, accepted_ms,
-        deadline_ms, freeze_owner, source, family, root_event, request_id, max_attempts)
+        deadline_ms, freeze_owner, source, family, root_event, collapse_key, request_id, max_attempts)
         SELECT p.event_id, p.event_type, p.match_id, 2, p.id, p.class, p.occurred_ms, ?2, ?3, ?4, ?5,
-        coalesce(p.family, p.id), p.root_event, ?6, ?7 FROM fanout p WHERE p.id = ?1 RETURNING id";
+        coalesce(p.family, p.id), p.root_event, p.collapse_key, ?6, ?7 FROM fanout p WHERE p.id = ?1 RETURNING id";
     PAUSE = "UPDATE fanout SET paused = ?2 WHERE id = ?1 AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4)
-        AND max_attempts IS NOT NULL";
+        AND max_attempts IS NOT NULL AND resumed = ?3";
     SPENT = "UPDATE fanout SET paused = 1 WHERE id IN (SELECT value FROM json_each(?1)) AND max_attempts IS NOT NULL
         AND paused = 0 AND settled_ms IS NULL AND state IN (0, 1, 4) AND (SELECT sum(p.counters ->> 'attempts')
         FROM fanout_part p WHERE p.fanout_id = fanout.id) >= max_attempts";

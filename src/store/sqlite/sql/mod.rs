@@ -53,8 +53,8 @@ statements! {
     EVENT_SEEN = "SELECT content_hash, fanout_id FROM event WHERE event_id = ?1 AND content_hash <> x''";
     EVENT_KNOWN = "SELECT e.content_hash, e.fanout_id, f.event_id, f.match_id, coalesce(f.family, f.id) AS family
         FROM event e LEFT JOIN fanout f ON f.id = e.fanout_id WHERE e.event_id = ?1";
-    TIP = "SELECT id, coalesce(root_event, event_id), state = 0 AND freeze_chunks = 0 FROM fanout WHERE (id = ?1 OR family = ?1) AND kind <> 2
-        AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
+    TIP = "SELECT id, coalesce(root_event, event_id), collapse_key, state = 0 AND freeze_chunks = 0 FROM fanout
+        WHERE (id = ?1 OR family = ?1) AND kind <> 2 AND superseded_by IS NULL ORDER BY id DESC LIMIT 1";
     SAME_NEWS = "SELECT f.id, f.event_id FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
         WHERE w.meaning = ?1 AND f.state <> 3 AND f.superseded_by IS NULL AND f.deadline_ms > ?2";
     CORRECTED_NEWS = "SELECT coalesce(f.family, f.id) FROM repeat_window w CROSS JOIN fanout f ON f.id = w.fanout_id
@@ -67,14 +67,15 @@ statements! {
         WHERE (id = ?1 OR family = ?1) AND id <> ?2 AND superseded_by IS NULL RETURNING id, settled_ms IS NULL";
     // What of it is held yet goes by another name from now on, and reaches more people: the epoch takes its freeze from
     // whoever has read it before, to be read anew.
-    JOIN_FAMILY = "UPDATE fanout SET family = ?2, root_event = ?3, freeze_epoch = freeze_epoch + 1
-        WHERE id = ?1 OR family = ?1";
+    JOIN_FAMILY = "UPDATE fanout SET family = ?2, root_event = ?3, collapse_key = ?4,
+        freeze_epoch = freeze_epoch + 1 WHERE id = ?1 OR family = ?1";
     ADD_FANOUT = "INSERT INTO fanout (event_id, event_type, match_id, class, occurred_ms, accepted_ms, deadline_ms,
-        freeze_owner, kind, parent, state, source, family, root_event, hold_until_ms, superseded_by)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) RETURNING id";
+        freeze_owner, kind, parent, state, source, family, root_event, hold_until_ms, superseded_by,
+        collapse_key)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) RETURNING id";
     ADD_EVENT = "INSERT INTO event (event_id, content_hash, fanout_id, body, accepted_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.max_attempts,
-        f.resumed, CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((SELECT sum(p.counters ->> 'attempts')
+    JOB = "SELECT f.id, f.class, f.accepted_ms, f.deadline_ms, e.body, f.source, f.parent, f.root_event, f.collapse_key,
+        f.max_attempts, f.resumed, f.paused <> 0 AS paused, CASE WHEN f.max_attempts IS NULL THEN 0 ELSE coalesce((SELECT sum(p.counters ->> 'attempts')
         FROM fanout_part p WHERE p.fanout_id = f.id), 0) END AS spent FROM fanout f
         JOIN event e ON e.event_id = f.event_id WHERE f.id = ?1";
     FREE_FREEZES = "SELECT id FROM fanout WHERE settled_ms IS NULL AND state = 0 AND hold_until_ms <= ?1
@@ -91,7 +92,7 @@ statements! {
         never_saw = CASE WHEN ?10 IS NULL THEN never_saw ELSE coalesce(never_saw, 0) + ?10 END, state = CASE WHEN NOT ?8 THEN 0
         WHEN EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 3) THEN 4 ELSE 1 END
         WHERE id = ?1 AND state = 0 AND freeze_owner = ?2 AND freeze_epoch = ?3 AND freeze_cursor = ?4
-        AND freeze_chunks = ?9 RETURNING class";
+        AND freeze_chunks = ?9 RETURNING class, paused <> 0";
     STANDS = "SELECT EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND freeze_owner = ?2 AND freeze_epoch = ?3
         AND freeze_cursor = ?4 AND freeze_chunks = ?5 AND (state <> 0) = ?6 AND state <> 3)";
     ADD_CHUNK_IDS = "INSERT INTO chunk_ids (fanout_id, chunk_no, keys) VALUES (?1, ?2, ?3)";
@@ -150,10 +151,9 @@ statements! {
         WHERE fanout_id = ?1 AND chunk_no = ?2 AND ordinal = ?3";
 
     // Facts.
-    CHUNK_BITS = "SELECT n, state, epoch, done, ok, maybe,
-        coalesce((SELECT state = 3 FROM fanout WHERE id = ?1), 0) AS cancelled,
-        coalesce((SELECT settled_ms IS NOT NULL FROM fanout WHERE id = ?1), 0) AS settled
-        FROM chunk WHERE fanout_id = ?1 AND chunk_no = ?2";
+    CHUNK_BITS = "SELECT c.n, c.state, c.epoch, c.done, c.ok, c.maybe, coalesce(f.state = 3, 0) AS cancelled,
+        f.settled_ms IS NOT NULL AS settled FROM chunk c LEFT JOIN fanout f ON f.id = c.fanout_id
+        WHERE c.fanout_id = ?1 AND c.chunk_no = ?2";
     WRITE_BITS = "UPDATE chunk SET done = ?3, ok = ?4, maybe = ?5 WHERE fanout_id = ?1 AND chunk_no = ?2";
     CLOSE_CHUNK = "UPDATE chunk SET state = 2, owner = NULL, rest_outcome = ?3, rest_cause = ?4
         WHERE fanout_id = ?1 AND chunk_no = ?2";
@@ -186,7 +186,9 @@ statements! {
     AGAINST = "SELECT variant, count(*) FROM failure WHERE fanout_id = ?1 AND outcome IN (2, 3, 4) GROUP BY variant";
     ACCEPTED_SHARE = "SELECT accept_dead_percent FROM fanout WHERE id = ?1";
     KNOWN = "SELECT platform, answered, against, excess FROM dead_share WHERE platform IN (1, 2, 3)";
-    LEARN = "UPDATE dead_share SET answered = ?2, against = ?3, excess = ?4 WHERE platform = ?1";
+    LEARN = "UPDATE dead_share SET answered = ?2, against = ?3, excess = ?4,
+        leap = CASE WHEN ?6 THEN NULL ELSE coalesce(?5, leap) END WHERE platform = ?1";
+    LEAPS = "SELECT leap FROM dead_share WHERE platform IN (1, 2, 3) AND leap IS NOT NULL ORDER BY platform";
     SILENCE_JUDGED = "UPDATE follow SET kinds = 0 WHERE device_key IN (SELECT f.device_key FROM failure f
         JOIN device d ON d.device_key = f.device_key
         WHERE f.fanout_id = ?1 AND f.outcome IN (2, 3, 4) AND d.state <> 0) AND kinds <> 0";
@@ -200,7 +202,8 @@ statements! {
     UNREPORTED = "SELECT id FROM fanout WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= ?1
         ORDER BY id LIMIT ?2";
     BACKLOG = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
-    OPEN_CHUNKS_BY_CLASS = "SELECT class, count(*) FROM chunk WHERE state = 0 GROUP BY class";
+    OPEN_CHUNKS_BY_CLASS = "SELECT class, count(*) FROM chunk WHERE state = 0 AND fanout_id NOT IN
+        (SELECT id FROM fanout WHERE settled_ms IS NULL AND paused <> 0 AND deadline_ms > ?1) GROUP BY class";
 
     // Sweeps: kind 3.
     LIVE_PAGE = "SELECT device_key FROM device WHERE device_key > ?1 AND state = 0 ORDER BY device_key LIMIT ?2";
