@@ -68,7 +68,16 @@ pub(super) async fn show(
             () = tokio::time::sleep_until(until.min(Instant::now() + TICK)) => {}
             () = api.state.draining.cancelled() => {}
         }
-        pass.step_in().await;
+        // As many as wait for one fan-out wake when it settles. Until its time is over a poll takes only a place that is
+        // free, so that it keeps no new request waiting.
+        let mut inside = pass.step_in_if_free();
+        while !inside && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(rand::random_range(2..20))).await;
+            inside = pass.step_in_if_free();
+        }
+        if !inside {
+            pass.step_in().await;
+        }
     }
 }
 

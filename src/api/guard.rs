@@ -158,6 +158,7 @@ async fn used_up(api: &Api, key: &Key) -> Option<Duration> {
     if let Some(fleet) = api.state.quotas.as_ref().filter(|_| per_s > 0)
         && let Ok(answer) = fleet.take(&key.name, per_s).await
     {
+        api.quota.counted_elsewhere(&key.name, Instant::now());
         return answer;
     }
     let instances = *api.state.live.borrow();

@@ -392,7 +392,7 @@ async fn every_fault_of_an_event_is_named() {
         let late =
             refused(service.post_event(&goal_with("/occurred_at", json!(ago(600)))).await, 422, "event_too_late").await;
         assert!(!late.retryable);
-        assert_eq!(store.backlog().await.unwrap().fanouts, 0, "nothing refused was kept");
+        assert_eq!(store.backlog().await.unwrap().fanouts(), 0, "nothing refused was kept");
     })
     .await;
 }
@@ -641,7 +641,7 @@ async fn an_event_is_accepted_even_when_nobody_takes_its_freeze_over() {
         service.accept("evt-with-a-full-queue").await;
         drop(freezes);
         service.accept("evt-with-a-closed-queue").await;
-        assert_eq!(store.backlog().await.unwrap().fanouts, 3);
+        assert_eq!(store.backlog().await.unwrap().fanouts(), 3);
     })
     .await;
 }
@@ -728,7 +728,7 @@ async fn a_body_shorter_than_announced_is_no_event() {
             liar.write_all(service.post_head(lie).as_bytes()).await.unwrap();
             assert!(until_closed(liar).await.starts_with("HTTP/1.1 400"), "{lie}");
         }
-        assert_eq!(store.backlog().await.unwrap().fanouts, 0);
+        assert_eq!(store.backlog().await.unwrap().fanouts(), 0);
     })
     .await;
 }

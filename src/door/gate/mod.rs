@@ -130,7 +130,7 @@ impl Gate {
 
     /// A request was refused because it would take that long.
     pub fn doubt(&self, pool: Pool) {
-        self.room(pool).typical.doubt();
+        self.0.room(pool).typical.doubt();
     }
 
     /// How many more requests of `pool` would be let in at once now, what bulk may borrow not counted.

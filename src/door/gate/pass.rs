@@ -88,6 +88,17 @@ impl Pass {
         self.hold(pool, permit.ok().map(|permit| Place::new(pool, rooms, permit, None)));
     }
 
+    /// Takes a place of the same pool again if one is free; whether it has one now.
+    #[must_use]
+    pub fn step_in_if_free(&self) -> bool {
+        let pool = self.pool();
+        let rooms = &self.gate.0;
+        let permit = Arc::clone(&rooms.room(pool).places).try_acquire_owned().ok();
+        let free = permit.is_some();
+        self.hold(pool, permit.map(|permit| Place::new(pool, rooms, permit, None)));
+        free
+    }
+
     /// Queues for a place of the same pool as if it came anew.
     ///
     /// # Errors

@@ -202,7 +202,7 @@ async fn reads_go_on_while_the_writer_is_busy() {
     let store = Arc::new(store);
     store.accept(BootId::fresh(), goal("evt-1")).await.unwrap();
     let gate = hold(&store).await;
-    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 1);
     assert_eq!(store.fanouts(FanoutQuery { limit: 9, ..FanoutQuery::default() }).await.unwrap().len(), 1);
     gate.send(()).unwrap();
 }
@@ -316,7 +316,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     assert!(matches!(store.backlog().await, Err(StoreError::Unavailable(_))));
     assert!(!directory.path().join("fanfare.db-wal").exists(), "all is in the one file");
     let store = open(&place(&directory)).await;
-    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 1);
 }
 
 #[tokio::test]

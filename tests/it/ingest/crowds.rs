@@ -62,7 +62,7 @@ async fn a_body_that_comes_slowly_holds_no_place_and_is_taken_in_the_end() {
             taken += usize::from(answer.contains("fanout_id"));
         }
         assert!(taken > 0);
-        assert_eq!(store.backlog().await.unwrap().fanouts, 2);
+        assert_eq!(store.backlog().await.unwrap().fanouts(), 2);
     })
     .await;
 }
@@ -145,7 +145,7 @@ async fn a_post_that_breaks_off_anywhere_may_be_sent_again() {
         for goal in &goals {
             until(async || service.post_event(goal).await.status().is_success()).await;
         }
-        assert_eq!(store.backlog().await.unwrap().fanouts, cuts.len() as u64);
+        assert_eq!(store.backlog().await.unwrap().fanouts(), cuts.len() as u64);
     })
     .await;
 }
