@@ -32,7 +32,12 @@ impl Dispatcher {
         let id = claimed.chunk.fanout;
         let fan = self.fans.entry(id).or_insert_with(|| Fan::new(Arc::clone(&job), now_ms));
         let paused = fan.renew(job.origin.cap) && fan.job.deadline_ms > now_ms;
-        if !fan.take(claimed.chunk.no, claimed.epoch) {
+        let fresh = fan.take(claimed.chunk.no, claimed.epoch);
+        // News of a pause counts whatever brings it: it is told once, and a chunk in hand must not go on.
+        if paused {
+            self.hand_back(id);
+        }
+        if !fresh {
             return;
         }
         // Lost and claimed anew while attempts from before are in flight: they land where they were launched.
@@ -46,9 +51,6 @@ impl Dispatcher {
             if let Some(chunk) = self.hand.get(key) {
                 self.outbox.outcome(chunk.meta, record, self.now);
             }
-        }
-        if paused {
-            self.hand_back(id);
         }
         let fan = self.fans.get(&id);
         if fan.is_some_and(|fan| fan.cancelled) {

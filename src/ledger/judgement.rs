@@ -40,13 +40,18 @@ impl Judgements {
         if told.is_empty() { "devices are judged".to_owned() } else { told.join("; ") }
     }
 
-    /// Tells of one settled fan-out. One whose line is repeated is told of again.
+    /// Counts and tells of one that was settled here.
     pub fn tell(&self, settled: &Settled) {
         self.judged.inc_by(settled.judged);
         for withheld in &settled.withheld {
             self.withheld.get_or_create(&[("platform", withheld.platform.as_str())]).inc_by(withheld.against);
-            log(settled, withheld);
         }
+        self.repeat(settled);
+    }
+
+    /// Tells of one whose line is repeated. Whoever settled it has counted it, or died with its counters.
+    pub fn repeat(&self, settled: &Settled) {
+        settled.withheld.iter().for_each(|withheld| log(settled, withheld));
         let tally = &settled.view.tally;
         if many_foreign(tally) {
             let foreign = tally.count(Outcome::TokenForeign);

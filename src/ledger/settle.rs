@@ -99,18 +99,18 @@ impl Settler {
             }
         }
         let found = self.store.sweep(UNREPORTED_AFTER_MS).await?;
+        // Another instance may have seen a leap, or the end of one. What is settled below may leap anew.
+        self.judgements.stand(&found.leaps);
         for id in found.complete {
             self.settle(id).await;
         }
         for settled in found.unreported {
             line::write(&settled.view, true);
             // Whoever settled it may have died before the alarm, too.
-            self.judgements.tell(&settled);
+            self.judgements.repeat(&settled);
             self.mark(&settled.view).await;
             (self.settled)(settled.view.id);
         }
-        // Another instance may have seen a leap, or the end of one.
-        self.judgements.stand(&found.leaps);
         Ok(())
     }
 }

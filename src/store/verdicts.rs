@@ -230,11 +230,14 @@ impl Lesson {
 
 impl Leap {
     /// One that was stored.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] for one that does not parse.
-    pub(crate) fn read(stored: &str) -> Result<Self, StoreError> {
-        serde_json::from_str(stored).map_err(|error| StoreError::Corrupt(format!("a leap: {error}")))
+    /// One that does not parse, a newer build's for instance, is told in the log: it must keep nothing from being settled.
+    pub(crate) fn read_all(stored: &[String]) -> Vec<Self> {
+        let read = |text: &String| {
+            serde_json::from_str(text)
+                .inspect_err(|error| tracing::warn!(target: "fanfare::store", %error, "a stored leap cannot be read"))
+                .ok()
+        };
+        stored.iter().filter_map(read).collect()
     }
 }
 
@@ -439,8 +442,9 @@ mod tests {
         assert_eq!((android.platform, android.well, android.record.excess), (Platform::Android, false, MOST_EXCESS));
         let leap = android.leap.unwrap();
         assert_eq!((leap.fanout, leap.withheld.against, leap.withheld.answered), (FanoutId(7), 90, 100));
-        assert_eq!(Leap::read(&android.stored_leap().unwrap().unwrap()).unwrap(), leap);
-        assert!(matches!(Leap::read("{}"), Err(StoreError::Corrupt(_))));
+        let stored = android.stored_leap().unwrap().unwrap();
+        // A newer build's is left out, and keeps nothing else out.
+        assert_eq!(Leap::read_all(&["{}".to_owned(), stored]), [leap]);
         // Healthy answers while the guard is shut bring the excess down, and say nothing of a leap.
         let shut = lessons(30, 0, android.record);
         assert!(shut.iter().any(|l| l.platform == Platform::Android && l.leap.is_none() && !l.well), "{shut:?}");

@@ -17,14 +17,17 @@ use crate::store::facts::Snapshot;
 use crate::store::verdicts::{self, Answers, ByPlatform, Lesson, Record, Rulings};
 use crate::store::{Leap, SettleReply, Settled, planted};
 
-/// What judging may take beside the time any call may take; the seconds of [`PATIENCE`].
-pub(super) const JUDGING: Duration = Duration::from_secs(60);
+/// What a settle may take beside the time any call may take: the seconds of [`WAIT`] and of [`PATIENCE`].
+pub(super) const JUDGING: Duration = Duration::from_secs(120);
 
 /// Judging a third of a million devices takes longer than a statement otherwise may.
 pub(super) const PATIENCE: &str = "SET LOCAL statement_timeout = '60s'";
 
-/// And whoever settles meanwhile waits for it; for its own row it has not waited longer than for any.
+/// And whoever settles meanwhile waits for it, before it holds anything or has read anything that may change meanwhile.
 pub(super) const WAIT: &str = "SET LOCAL lock_timeout = '60s'";
+
+/// For its own row it waits no longer than anybody does.
+pub(super) const NO_LONGER: &str = "SET LOCAL lock_timeout TO DEFAULT";
 
 /// Whether there is anything left to do, asked without a lock. An owned chunk answers at once, whatever is closed: only
 /// when none is left are the others looked through. Open chunks of a cancelled fan-out are nobody's business any more.
@@ -54,8 +57,7 @@ pub(super) const ACCEPTED: &str = "SELECT accept_dead_percent FROM fanout WHERE 
 /// What the fleet has seen of late. Locked before it is read, and until what follows from it is written: of several that
 /// settle at once each knows what those before it found. A long judgement keeps the others waiting; an instance settles
 /// one after the other anyway.
-pub(super) const KNOWN: &str =
-    "SELECT platform, answered, against, excess FROM dead_share ORDER BY platform FOR UPDATE";
+pub(super) const KNOWN: &str = "SELECT platform, answered, against, excess FROM dead_share WHERE platform IN (1, 2, 3) ORDER BY platform FOR UPDATE";
 
 pub(super) const LEARN: &str = "
 UPDATE dead_share s
@@ -65,7 +67,8 @@ FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]
      AS x(platform, answered, against, excess, leap, well)
 WHERE s.platform = x.platform";
 
-pub(super) const LEAPS: &str = "SELECT leap FROM dead_share WHERE leap IS NOT NULL ORDER BY platform";
+pub(super) const LEAPS: &str =
+    "SELECT leap FROM dead_share WHERE platform IN (1, 2, 3) AND leap IS NOT NULL ORDER BY platform";
 
 /// A verdict holds only for the row version it was found on; that one also has the platform of the send. Rows are locked in order of key.
 /// Outcome 2 is `token_dead`, 3 `token_invalid`, 4 `token_foreign`.
@@ -106,6 +109,7 @@ pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<Sett
     }
     let mut tx = conn.begin().await?;
     sqlx::query(PATIENCE).execute(&mut *tx).await?;
+    let known = known(&mut tx).await?;
     let sql = planted::unless(mutant::on("settle_unlocked"), reads::LOCKED, "FOR UPDATE", "");
     let row: Option<ViewRow> = sqlx::query_as(sql).bind(id.0).fetch_optional(&mut *tx).await?;
     let Some(row) = row.filter(|row| row.settled_ms.is_none()) else { return Ok(SettleReply::NotOurs) };
@@ -117,7 +121,7 @@ pub(super) async fn settle(conn: &mut PgConnection, id: FanoutId) -> Result<Sett
         tx.commit().await?;
         return Ok(SettleReply::Open);
     }
-    let settled = fix(&mut tx, row, id).await?;
+    let settled = fix(&mut tx, row, id, &known).await?;
     tx.commit().await?;
     Ok(SettleReply::Settled(Box::new(settled)))
 }
@@ -134,13 +138,18 @@ async fn finished(tx: &mut Transaction<'_, Postgres>, id: FanoutId, state: Fanou
     Ok(!left.open && !left.set_aside)
 }
 
-async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId) -> Result<Settled, Fault> {
+async fn fix(
+    tx: &mut Transaction<'_, Postgres>,
+    mut row: ViewRow,
+    id: FanoutId,
+    known: &ByPlatform<Record>,
+) -> Result<Settled, Fault> {
     let tally = reads::facts(tx, id).await?.tally()?;
     if tally.pending() > 0 {
         return Err(corrupt(format!("fan-out {id} has {} pending in closed chunks", tally.pending())));
     }
     let (counters, instances) = reads::parts(tx, id).await?;
-    let (rulings, known) = rule(tx, &row, (&tally, &counters)).await?;
+    let rulings = rule(tx, &row, (&tally, &counters), known).await?;
     let (judged, withheld) = (judge(tx, id, &rulings).await?, rulings.withheld());
     let judgement_withheld = !withheld.is_empty();
     let snapshot = Snapshot { tally, counters, instances, judged, judgement_withheld, withheld: withheld.clone() };
@@ -148,35 +157,38 @@ async fn fix(tx: &mut Transaction<'_, Postgres>, mut row: ViewRow, id: FanoutId)
     let state = if row.state()? == FanoutState::Cancelled { FanoutState::Cancelled } else { FanoutState::Done };
     row.state = state.code();
     row.settled_ms = sqlx::query_scalar(SETTLE).bind(id.0).bind(state.code()).bind(json).fetch_one(&mut **tx).await?;
-    learn(tx, &rulings.lessons(id, &known)).await?;
+    learn(tx, &rulings.lessons(id, known)).await?;
     let view = row.view(snapshot.tally, snapshot.counters, instances)?;
     Ok(Settled { view, judged, withheld })
 }
 
-/// Which verdicts are carried out, and what the fleet has seen of late, by which they are.
+/// Which verdicts are carried out, by what the fleet has seen of late.
 async fn rule(
     tx: &mut Transaction<'_, Postgres>,
     row: &ViewRow,
     (tally, counters): (&Tally, &PartCounters),
-) -> Result<(Rulings, ByPlatform<Record>), Fault> {
+    known: &ByPlatform<Record>,
+) -> Result<Rulings, Fault> {
     let rows: Vec<(String, i64)> = sqlx::query_as(AGAINST).bind(row.id).fetch_all(&mut **tx).await?;
     let mut against = Vec::with_capacity(rows.len());
     for (variant, n) in rows {
         against.push((variant, count("verdicts", n)?));
     }
     let answers: ByPlatform<Answers> = verdicts::answers(tally, counters, &against)?;
-    let known = known(tx).await?;
     if row.kind != FanoutKind::Sweep.code() {
-        return Ok((Rulings::new(answers, &known), known));
+        return Ok(Rulings::new(answers, known));
     }
     let accepted: Option<i16> = sqlx::query_scalar(ACCEPTED).bind(row.id).fetch_one(&mut **tx).await?;
     let accepted = accepted.map(|n| count("share", i64::from(n))).transpose()?;
-    Ok((Rulings::of_sweep(answers, &known, accepted), known))
+    Ok(Rulings::of_sweep(answers, known, accepted))
 }
 
+/// What the fleet has seen of late: of several that settle at once each knows what those before it found.
 async fn known(tx: &mut Transaction<'_, Postgres>) -> Result<ByPlatform<Record>, Fault> {
     sqlx::query(WAIT).execute(&mut **tx).await?;
-    let rows: Vec<(i16, i64, i64, i64)> = sqlx::query_as(KNOWN).fetch_all(&mut **tx).await?;
+    let sql = planted::unless(mutant::on("settle_unlocked"), KNOWN, "FOR UPDATE", "");
+    let rows: Vec<(i16, i64, i64, i64)> = sqlx::query_as(sql).fetch_all(&mut **tx).await?;
+    sqlx::query(NO_LONGER).execute(&mut **tx).await?;
     let mut known = ByPlatform::<Record>::default();
     for (platform, answered, against, excess) in rows {
         let (answered, against) = (count("answered", answered)?, count("against", against)?);
@@ -218,7 +230,7 @@ async fn learn(tx: &mut Transaction<'_, Postgres>, lessons: &[Lesson]) -> Result
 
 pub(super) async fn leaps(conn: &mut PgConnection) -> Result<Vec<Leap>, Fault> {
     let stored: Vec<String> = sqlx::query_scalar(LEAPS).fetch_all(conn).await?;
-    Ok(stored.iter().map(|stored| Leap::read(stored)).collect::<Result<_, _>>()?)
+    Ok(Leap::read_all(&stored))
 }
 
 #[cfg(test)]

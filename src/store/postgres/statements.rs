@@ -126,6 +126,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("sweep.STAND", sweep::STAND),
     ("settle.PATIENCE", settle::PATIENCE),
     ("settle.WAIT", settle::WAIT),
+    ("settle.NO_LONGER", settle::NO_LONGER),
     ("reads.LOCKED", reads::LOCKED),
     ("settle.BUSY", settle::BUSY),
     ("settle.UNFINISHED", settle::UNFINISHED),

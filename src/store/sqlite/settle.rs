@@ -129,7 +129,7 @@ async fn learn(conn: &mut SqliteConnection, lessons: &[Lesson]) -> Answer<()> {
 
 async fn leaps(conn: &mut SqliteConnection) -> Answer<Vec<Leap>> {
     let stored: Vec<String> = query_scalar(sql::LEAPS).fetch_all(conn).await?;
-    Ok(stored.iter().map(|stored| Leap::read(stored)).collect::<Result<_, _>>()?)
+    Ok(Leap::read_all(&stored))
 }
 
 /// Notes that the line of a settled fan-out was written.
