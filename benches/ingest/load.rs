@@ -57,6 +57,7 @@ pub struct Load {
     pub good: f64,
     pub accepted_p50: Duration,
     pub accepted_p99: Duration,
+    pub refused_p50: Duration,
     pub refused_p99: Duration,
     /// Neither accepted nor refused.
     pub strange: u64,
@@ -203,6 +204,7 @@ pub async fn offer(service: &Service, offer: Offer, name: impl Into<String>) -> 
         good: good as f64 / took,
         accepted_p50: percentile(&mut accepted, 50),
         accepted_p99: percentile(&mut accepted, 99),
+        refused_p50: percentile(&mut all.refused, 50),
         refused_p99: percentile(&mut all.refused, 99),
         strange: all.strange,
         health: probe.await.unwrap(),
@@ -242,7 +244,7 @@ async fn health(addr: String, during: Offer) -> Duration {
 /// Prints one load.
 pub fn told(load: &Load) {
     println!(
-        "{:<34} offered {:>6.0}/s  sent {:>6.0}/s  accepted {:>5.0}/s  in time {:>5.0}/s  p50 {:>7.1?}  p99 {:>7.1?}  refused p99 {:>7.1?}  health {:>7.1?}  +{} KiB  strange {}",
+        "{:<34} offered {:>6.0}/s  sent {:>6.0}/s  accepted {:>5.0}/s  in time {:>5.0}/s  p50 {:>7.1?}  p99 {:>7.1?}  refused p50 {:>7.1?} p99 {:>7.1?}  health {:>7.1?}  +{} KiB  strange {}",
         load.name,
         load.offered,
         load.sent,
@@ -250,6 +252,7 @@ pub fn told(load: &Load) {
         load.good,
         load.accepted_p50,
         load.accepted_p99,
+        load.refused_p50,
         load.refused_p99,
         load.health,
         load.grown_kib,

@@ -6,7 +6,7 @@
 //! read, what is known stands: whether an event can be kept is for its own write to say.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -19,6 +19,8 @@ use crate::domain::bitmap::CHUNK_SIZE;
 use crate::store::{Store, Waiting};
 
 const FRESH: Duration = Duration::from_millis(250);
+/// Nobody posts, and the numbers are shown all the same: they are read again when they are this old.
+const STALE: Duration = Duration::from_secs(5);
 /// Longest wait of a request for newer numbers: a table may be locked, and the events table is not.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -48,19 +50,21 @@ struct Known {
     fanouts: ByClass,
     /// Frozen and in nobody's hands.
     recipients: ByClass,
+    /// The last try to read them failed.
+    unread: AtomicBool,
 }
 
 impl Backlog {
     pub(super) fn new(most: MaxBacklog, measured: Measured) -> Self {
         let none = || std::array::from_fn(|_| AtomicU64::new(0));
-        let known = Arc::new(Known { measured, fanouts: none(), recipients: none() });
+        let known = Arc::new(Known { measured, fanouts: none(), recipients: none(), unread: AtomicBool::new(false) });
         Self { most, known, read_at: Arc::default() }
     }
 
     /// Refuses when as many of the most urgent fan-outs wait as may: then no event is taken, and that is known before the
     /// body is read.
     pub(super) async fn admit(&self, store: &Arc<dyn Store>) -> Result<(), Refusal> {
-        self.refresh(store).await;
+        self.refresh(store, FRESH).await;
         self.admit_one_more(Class::Urgent)
     }
 
@@ -103,19 +107,29 @@ impl Backlog {
         }
     }
 
+    /// Has the numbers read again that nobody asked for lately.
+    pub(super) async fn look(&self, store: &Arc<dyn Store>) {
+        self.refresh(store, STALE).await;
+    }
+
     /// One request has them read, the others go on with what is known: they must not queue behind a slow database here.
-    async fn refresh(&self, store: &Arc<dyn Store>) {
+    async fn refresh(&self, store: &Arc<dyn Store>, good_for: Duration) {
         let Ok(mut read_at) = Arc::clone(&self.read_at).try_lock_owned() else { return };
-        if read_at.is_some_and(|at| at.elapsed() < FRESH) {
+        if read_at.is_some_and(|at| at.elapsed() < good_for) {
             return;
         }
         let (store, known) = (Arc::clone(store), Arc::clone(&self.known));
         let reading = tokio::spawn(async move {
             match store.backlog().await {
-                Ok(waiting) => known.set(&waiting),
-                Err(error) => {
-                    tracing::warn!(target: "fanfare::api", %error, "backlog not read; the last known one stands")
+                Ok(waiting) => {
+                    known.set(&waiting);
+                    known.unread.store(false, Ordering::Relaxed);
                 }
+                // Said when it begins: an outage has this happen four times a second.
+                Err(error) if !known.unread.swap(true, Ordering::Relaxed) => {
+                    tracing::warn!(target: "fanfare::api", %error, "backlog not read; the last known one stands");
+                }
+                Err(error) => tracing::debug!(target: "fanfare::api", %error, "backlog not read again"),
             }
             *read_at = Some(Instant::now());
         });

@@ -9,6 +9,7 @@ use axum::{Extension, Json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::guard::Caller;
 use super::path::Id;
 use super::problem::{Code, Refusal};
 use super::query::{self, Given};
@@ -44,6 +45,7 @@ const PAGE: u32 = 20;
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(pass): Extension<Pass>,
+    Extension(Caller(caller)): Extension<Caller>,
     Id(id): Id,
     given: Given,
 ) -> Result<Json<wire::Fanout>, Refusal> {
@@ -60,7 +62,7 @@ pub(super) async fn show(
             return Ok(Json(shown::fanout(&view, api.state.clock.now_ms())?));
         }
         if poll.is_none() {
-            poll = Some(api.polls.take().ok_or_else(too_many)?);
+            poll = Some(api.polls.take(&caller).ok_or_else(too_many)?);
         }
         pass.step_out();
         tokio::select! {
@@ -92,7 +94,8 @@ pub(super) fn absent() -> Refusal {
 }
 
 fn too_many() -> Refusal {
-    Refusal::new(Code::Overloaded, "as many callers wait for fan-outs as this instance lets wait; ask without wait_ms")
+    let detail = "as many calls of this key wait for fan-outs as this instance lets wait; ask without wait_ms";
+    Refusal::new(Code::Overloaded, detail)
 }
 
 const fn ended(view: &FanoutView) -> bool {

@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,6 +19,7 @@ use axum::routing::future::RouteFuture;
 use bytes::Bytes;
 use futures_util::future::Either;
 use hyper::body::Incoming;
+use tokio::time::MissedTickBehavior;
 use tower::Service;
 
 use super::guard::crowded;
@@ -25,6 +27,9 @@ use super::problem::PROBLEM_JSON;
 use super::{Api, pools, request_id};
 use crate::door::Reason;
 use crate::door::gate::{LATEST_RETURN_S, retry_after_s};
+
+/// Time between two looks of [`Front::tend`].
+const TEND_EVERY: Duration = Duration::from_secs(1);
 
 /// The API as [`crate::door::serve`] wants it.
 #[derive(Clone)]
@@ -39,6 +44,21 @@ impl Front {
     pub(super) fn new(api: Arc<Api>, router: Router) -> Self {
         let full = (1..=LATEST_RETURN_S).map(|seconds| crowded(Reason::Full).retry_after_s(seconds).body()).collect();
         Self { api, router, full }
+    }
+
+    /// Looks after what no request does: the end of shedding is told, and numbers that are shown do not grow old. Ends
+    /// never.
+    pub fn tend(&self) -> impl Future<Output = ()> + Send + use<> {
+        let api = Arc::clone(&self.api);
+        async move {
+            let mut tick = tokio::time::interval(TEND_EVERY);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tick.tick().await;
+                api.shedding.look();
+                api.backlog.look(&api.state.store).await;
+            }
+        }
     }
 
     fn send_away(&self, headers: &HeaderMap) -> Response<Body> {

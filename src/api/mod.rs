@@ -29,6 +29,7 @@ mod replay;
 mod request_id;
 mod shown;
 mod sweeps;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -43,7 +44,7 @@ pub use backlog::MaxBacklog;
 pub use front::Front;
 pub use keys::{KeyError, Keys, Scope};
 pub use measured::Measured;
-pub use ops::{OpsState, Parts, ops_router};
+pub use ops::{OpsState, Part, Parts, ops_router};
 pub use problem::Code;
 
 use crate::clock::DbClock;
@@ -111,7 +112,7 @@ pub struct Limits {
     pub max_backlog: MaxBacklog,
 }
 
-/// Bodies that may come in slowly at once, each at most 64 KiB.
+/// Bodies that may come in slowly at once, each at most 64 KiB (256 KiB of follows).
 const MAX_SLOW_BODIES: u32 = 256;
 
 /// Long polls at once: each reads its fan-out again about once a second.

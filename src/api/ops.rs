@@ -14,8 +14,19 @@ use axum::routing::get;
 
 use super::problem;
 
-/// Parts of readiness by name, each with what it says of itself, or why it is not ready.
-pub type Parts = Vec<(String, Result<String, String>)>;
+/// How one part of the service does, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// As it should.
+    Well(String),
+    /// Worse than it should, and events are taken all the same.
+    Degraded(String),
+    /// So that no event can be taken.
+    Failed(String),
+}
+
+/// Parts of readiness by name.
+pub type Parts = Vec<(String, Part)>;
 
 /// What the operations listener tells.
 #[derive(Clone)]
@@ -27,7 +38,8 @@ pub struct OpsState {
 }
 
 /// `/livez`: the process answers. `/readyz` and `/healthz`: it can take events now (503 otherwise), with `?verbose`
-/// part by part. Being idle is healthy. `/metrics`: Prometheus' text format.
+/// part by part, `[+]` well, `[~]` degraded, `[-]` failed. Being idle is healthy, and so is being at the limit.
+/// `/metrics`: Prometheus' text format.
 pub fn ops_router(state: OpsState) -> Router {
     Router::new()
         .route("/livez", get(async || ([(CACHE_CONTROL, "no-store")], "ok\n")))
@@ -41,16 +53,17 @@ pub fn ops_router(state: OpsState) -> Router {
 
 async fn ready(State(ops): State<OpsState>, RawQuery(query): RawQuery) -> impl IntoResponse {
     let parts = (ops.parts)();
-    let failed = parts.iter().any(|(_, state)| state.is_err());
     let verbose = query.is_some_and(|q| q.split('&').any(|p| p == "verbose" || p.starts_with("verbose=")));
-    let mut text = String::new();
+    let (mut text, mut failed) = (String::new(), false);
     for (part, state) in &parts {
+        let (mark, says) = match state {
+            Part::Well(says) => ('+', says),
+            Part::Degraded(says) => ('~', says),
+            Part::Failed(says) => ('-', says),
+        };
+        failed |= mark == '-';
         // A failing part is told even when nobody asked: it is what the reader wants to know next.
-        if verbose || state.is_err() {
-            let (mark, says) = match state {
-                Ok(says) => ("+", says),
-                Err(says) => ("-", says),
-            };
+        if verbose || mark == '-' {
             let _ = writeln!(text, "[{mark}] {part}: {says}");
         }
     }

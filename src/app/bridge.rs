@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Fits, OpsState, Parts};
+use crate::api::{Fits, OpsState, Part, Parts};
 use crate::breaker::BreakerState;
 use crate::ceiling::Ceiling;
 use crate::domain::batch::Flushed;
@@ -146,31 +146,41 @@ pub fn ops(mut metrics: Metrics, watched: Watched) -> OpsState {
     }
 }
 
+/// Whether events are taken hangs on the database and the drain alone; the rest decides when they are sent.
 fn parts(w: &Watched) -> Parts {
     let database = match &*w.trouble.borrow() {
-        None => Ok(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
-        Some(error) => Err(error.clone()),
-    };
-    let refused: Vec<&str> = w.hands.refused().each().filter(|(_, refused)| *refused).map(|(name, _)| name).collect();
-    let refused = if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(" ")) };
-    let token = match &*w.token.borrow() {
-        TokenState::Ready { generation, .. } => Ok(format!("access token {generation}{refused}")),
-        // An event can be accepted before the first token is there; a refused key needs a person.
-        TokenState::Waiting => Ok("access token is being asked for".to_owned()),
-        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Err(reason.clone()),
+        None => Part::Well(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
+        Some(error) => Part::Failed(error.clone()),
     };
     let s = w.ceiling.snapshot();
-    let ceiling = format!("{}, pace {}/s of {}/s {}", s.mode.as_str(), s.pace, s.rate, s.reason);
-    let draining = if w.draining.is_cancelled() { Err("draining".to_owned()) } else { Ok("taking events".to_owned()) };
-    let breaker = Ok(w.hands.breaker().to_owned());
+    let ceiling = format!("{}, pace {}/s of {}/s {}", s.mode.as_str(), s.pace, s.rate, s.reason).trim_end().to_owned();
+    // It says why only when the rate is not kept where it should be.
+    let ceiling = if s.reason.is_empty() { Part::Well(ceiling) } else { Part::Degraded(ceiling) };
+    let breaker = w.hands.breaker().to_owned();
+    let breaker = if breaker == BreakerState::Closed.as_str() { Part::Well(breaker) } else { Part::Degraded(breaker) };
+    let draining = w.draining.is_cancelled();
+    let drain = if draining { Part::Failed("draining".to_owned()) } else { Part::Well("taking events".to_owned()) };
     vec![
         ("database".to_owned(), database),
-        ("credentials".to_owned(), token),
-        ("ceiling".to_owned(), Ok(ceiling.trim_end().to_owned())),
+        ("credentials".to_owned(), credentials(w)),
+        ("ceiling".to_owned(), ceiling),
         ("breaker".to_owned(), breaker),
-        ("devices".to_owned(), Ok(w.judgements.standing())),
-        ("drain".to_owned(), draining),
+        ("devices".to_owned(), Part::Well(w.judgements.standing())),
+        ("drain".to_owned(), drain),
     ]
+}
+
+fn credentials(w: &Watched) -> Part {
+    let refused: Vec<&str> = w.hands.refused().each().filter(|(_, refused)| *refused).map(|(name, _)| name).collect();
+    match &*w.token.borrow() {
+        TokenState::Ready { generation, .. } if refused.is_empty() => Part::Well(format!("access token {generation}")),
+        TokenState::Ready { generation, .. } => {
+            Part::Degraded(format!("access token {generation}, refused: {}", refused.join(" ")))
+        }
+        // What is accepted meanwhile is sent when there is one.
+        TokenState::Waiting => Part::Degraded("access token is being asked for".to_owned()),
+        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Part::Degraded(reason.clone()),
+    }
 }
 
 /// Gauges read at the time of the scrape.

@@ -1,4 +1,4 @@
-//! Owns what is said of requests that are sent away: a count by reason, and one line while it goes on.
+//! Owns what is said of requests that are sent away: a count by reason, one line while it goes on, and one when it is over.
 //! Must never know: what was asked for.
 
 use std::sync::{Mutex, PoisonError};
@@ -42,7 +42,8 @@ reasons! {
     Database = "database",
 }
 
-/// While requests are sent away, one line in this time: the moment of overload is the worst one to fill a disk.
+/// While requests are sent away, one line in this time: the moment of overload is the worst one to fill a disk. When none
+/// was sent away for as long, it is over.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Counts and tells.
@@ -50,13 +51,17 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 pub struct Shedding {
     /// By pool and reason, looked up once: counting is most of what a refusal costs.
     counts: [[Counter; Reason::ALL.len()]; Pool::ALL.len()],
-    said: Mutex<Said>,
+    now: Mutex<Option<Burst>>,
 }
 
-#[derive(Debug, Default)]
-struct Said {
-    at: Option<Instant>,
-    since: u64,
+/// Requests being sent away, one soon after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Burst {
+    began: Instant,
+    last: Instant,
+    requests: u64,
+    said_at: Instant,
+    unsaid: u64,
 }
 
 impl Shedding {
@@ -67,27 +72,50 @@ impl Shedding {
             metrics.shed.get_or_create(&[("pool", pool.as_str()), ("reason", reason.as_str())]).clone()
         };
         let counts = std::array::from_fn(|p| std::array::from_fn(|r| of(Pool::ALL[p], Reason::ALL[r])));
-        Self { counts, said: Mutex::default() }
+        Self { counts, now: Mutex::default() }
     }
 
     /// One request was sent away.
     pub fn note(&self, pool: Pool, reason: Reason) {
+        self.note_because(pool, reason, "");
+    }
+
+    /// The same, when more is known of why.
+    pub fn note_because(&self, pool: Pool, reason: Reason, error: &str) {
         self.counts[pool as usize][reason as usize].inc();
         let (pool, reason) = (pool.as_str(), reason.as_str());
         if let Some(requests) = self.due(Instant::now()) {
-            tracing::warn!(target: "fanfare::door", requests, pool, reason, "requests are shed");
+            tracing::warn!(target: "fanfare::door", requests, pool, reason, error, "requests are shed");
+        }
+    }
+
+    /// To be called about once a second: tells that it is over, when it is.
+    pub fn look(&self) {
+        if let Some(burst) = self.over(Instant::now()) {
+            let duration_ms = u64::try_from((burst.last - burst.began).as_millis()).unwrap_or(u64::MAX);
+            let requests = burst.requests;
+            tracing::info!(target: "fanfare::door", requests, duration_ms, "requests are no longer shed");
         }
     }
 
     /// How many were sent away since the last line, when one is due.
     fn due(&self, now: Instant) -> Option<u64> {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.since += 1;
-        if said.at.is_some_and(|at| now.saturating_duration_since(at) < SAY_EVERY) {
+        let mut burst = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(burst) = &mut *burst else {
+            *burst = Some(Burst { began: now, last: now, requests: 1, said_at: now, unsaid: 0 });
+            return Some(1);
+        };
+        (burst.last, burst.requests, burst.unsaid) = (now, burst.requests + 1, burst.unsaid + 1);
+        if now.saturating_duration_since(burst.said_at) < SAY_EVERY {
             return None;
         }
-        said.at = Some(now);
-        Some(std::mem::take(&mut said.since))
+        burst.said_at = now;
+        Some(std::mem::take(&mut burst.unsaid))
+    }
+
+    fn over(&self, now: Instant) -> Option<Burst> {
+        let mut burst = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        burst.take_if(|burst| now.saturating_duration_since(burst.last) >= SAY_EVERY)
     }
 }
 
@@ -106,6 +134,11 @@ mod tests {
             assert_eq!(shedding.due(start + Duration::from_millis(ms)), None);
         }
         assert_eq!(shedding.due(start + SAY_EVERY), Some(10_000));
+        assert_eq!(shedding.over(start + 2 * SAY_EVERY - Duration::from_millis(1)), None);
+        let over = shedding.over(start + 2 * SAY_EVERY).unwrap();
+        assert_eq!((over.requests, over.last - over.began), (10_001, SAY_EVERY), "the end says how many in all");
+        assert_eq!(shedding.over(start + 9 * SAY_EVERY), None, "once");
+        assert_eq!(shedding.due(start + 9 * SAY_EVERY), Some(1), "the next burst begins anew");
         shedding.note(Pool::Bulk, Reason::Full);
         let text = registry.render();
         assert!(text.contains("fanfare_requests_shed_total{pool=\"bulk\",reason=\"full\"} 1"), "{text}");

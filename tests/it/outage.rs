@@ -272,7 +272,8 @@ async fn one_platforms_key() {
     let refused = service.said("credential refused; it is probed until it serves somebody");
     let names: Vec<&str> = refused.iter().map(|line| line["credential"].as_str().unwrap()).collect();
     assert_eq!(names, ["ios"], "once, and no other");
-    assert!(verbose.contains("refused: ios"), "{verbose}");
+    assert!(verbose.contains("[~] credentials: access token 1, refused: ios\n"), "{verbose}");
+    assert!(verbose.ends_with("\nready\n"), "the others are served: {verbose}");
     let shown =
         |name: &str, n: u8| metrics.contains(&format!("fanfare_credential_refused{{credential=\"{name}\"}} {n}"));
     assert!(shown("ios", 1) && shown("project", 0) && shown("android", 0), "{metrics}");

@@ -64,6 +64,12 @@ impl Pass {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).pool
     }
 
+    /// Whether it holds a place now.
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).place.is_some()
+    }
+
     /// Gives the place to others while this request only waits.
     pub fn step_out(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

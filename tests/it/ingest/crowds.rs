@@ -70,7 +70,7 @@ async fn a_body_that_comes_slowly_holds_no_place_and_is_taken_in_the_end() {
 #[tokio::test]
 async fn a_crowd_that_sends_half_a_header_or_nothing_is_dropped_and_others_are_served() {
     for_each_store(async |store| {
-        let limits = door::Limits { first_request: Duration::from_secs(1), ..roomy() };
+        let limits = door::Limits { header: Duration::from_secs(1), ..roomy() };
         let service = Service::start_with(&store, |_| (), limits).await;
         let begun = Instant::now();
         let mut crowds = connections(&service, crowd(), "").await;
