@@ -186,7 +186,7 @@ async fn stalled(measure: &mut Measure, service: &Service) -> Load {
     Load { ids, ..Load::default() }
 }
 
-/// The fewest places with which as much is accepted as with any number, within a thirtieth.
+/// The fewest places with which as much is accepted in time as with any number, within a thirtieth.
 async fn knee(plan: Plan) -> Vec<String> {
     let first = plan.service(WORKED_OUT).await;
     let measure = Measure::of(plan, &first, &mut Vec::new()).await;
@@ -197,11 +197,11 @@ async fn knee(plan: Plan) -> Vec<String> {
         let offer_of = Offer { lasts: plan.lasts / 2, ..measure.offer(2.0) };
         let load = offer(&service, offer_of, format!("{places} places, 2 times")).await;
         told(&load);
-        seen.push((*places, load.accepted));
+        seen.push((*places, load.good));
     }
-    let best = seen.iter().map(|(_, accepted)| *accepted).fold(0.0, f64::max);
-    let Some((places, _)) = seen.iter().find(|(_, accepted)| *accepted >= best * 29.0 / 30.0) else {
-        return vec!["nothing was accepted".to_owned()];
+    let best = seen.iter().map(|(_, good)| *good).fold(0.0, f64::max);
+    let Some((places, _)) = seen.iter().find(|(_, good)| best > 0.0 && *good >= best * 29.0 / 30.0) else {
+        return vec!["nothing was accepted in time".to_owned()];
     };
     println!(
         "api.max_in_flight = {places} for {AT_ONCE} connections: fewer places accept less, more only make everybody wait"

@@ -84,6 +84,7 @@ impl Shedding {
     pub fn note_because(&self, pool: Pool, reason: Reason, error: &str) {
         self.counts[pool as usize][reason as usize].inc();
         let (pool, reason) = (pool.as_str(), reason.as_str());
+        let error = Some(error).filter(|error| !error.is_empty());
         if let Some(requests) = self.due(Instant::now()) {
             tracing::warn!(target: "fanfare::door", requests, pool, reason, error, "requests are shed");
         }
