@@ -163,6 +163,17 @@ impl Service {
         format!("POST /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n{rest}\r\n\r\n")
     }
 
+    /// A connection of its own on which somebody waits for a fan-out, and has been heard.
+    pub(crate) async fn poll(&self, id: FanoutId) -> TcpStream {
+        let mut stream = self.raw().await;
+        let (before, key) = (self.state.settled.receiver_count(), self.key("all"));
+        let request =
+            format!("GET /v1/fanouts/{id}?wait_ms=60000 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        until(async || self.state.settled.receiver_count() > before).await;
+        stream
+    }
+
     pub(crate) async fn stop(self) -> Result<(), door::Cut> {
         self.stop.cancel();
         timeout(SOON, self.task).await.expect("the listener must end").unwrap()
@@ -777,10 +788,8 @@ async fn a_connection_over_the_cap_takes_the_place_of_the_one_that_was_idle_long
         let three = door::Limits { max_connections: 3, ..Default::default() };
         let service = Service::start_with(&store, |_| (), three).await;
         let request = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n";
-        let mut busy = service.raw().await;
-        let body = goal("evt-1").to_string();
-        let head = service.post_head(&format!("Content-Length: {}", body.len()));
-        busy.write_all(format!("{head}{}", &body[..9]).as_bytes()).await.unwrap();
+        let id = service.accept("evt-1").await;
+        let mut busy = service.poll(id).await;
         // Without a key, and asking for nothing that is there: ten times as many as there may be, and none hangs up.
         let mut all = Vec::new();
         for _ in 0..30 {
@@ -797,8 +806,8 @@ async fn a_connection_over_the_cap_takes_the_place_of_the_one_that_was_idle_long
             stream.write_all(request).await.unwrap();
             read_until(&mut stream, "}").await;
         }
-        busy.write_all(&body.as_bytes()[9..]).await.unwrap();
-        assert!(read_until(&mut busy, "}").await.starts_with("HTTP/1.1 202"), "it was in use all the while");
+        service.settle(id).await;
+        assert!(read_until(&mut busy, "recipients").await.starts_with("HTTP/1.1 200"), "it was in use all the while");
     })
     .await;
 }
@@ -808,18 +817,14 @@ async fn connections_over_the_cap_wait_while_all_are_in_use_and_are_served_in_tu
     for_each_store(async |store| {
         let one = door::Limits { max_connections: 1, ..Default::default() };
         let service = Service::start_with(&store, |_| (), one).await;
-        let body = goal("evt-1").to_string();
-        let mut first = service.raw().await;
-        let head = service.post_head(&format!("Content-Length: {}", body.len()));
-        first.write_all(format!("{head}{}", &body[..9]).as_bytes()).await.unwrap();
-        // It begins to be in use when its first bytes are read.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let id = service.accept("evt-1").await;
+        let mut first = service.poll(id).await;
         let mut second = service.raw().await;
         second.write_all(b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let mut byte = [0];
         assert!(timeout(Duration::from_millis(100), second.peek(&mut byte)).await.is_err(), "no place yet");
-        first.write_all(&body.as_bytes()[9..]).await.unwrap();
-        assert!(read_until(&mut first, "}").await.starts_with("HTTP/1.1 202"));
+        service.settle(id).await;
+        assert!(read_until(&mut first, "recipients").await.starts_with("HTTP/1.1 200"));
         read_until(&mut second, "not_found").await;
     })
     .await;
