@@ -78,9 +78,10 @@ async fn whole(head: &Parts, body: Body, limit: usize) -> Result<Bytes, Refusal>
 
 /// Reads on without a place at the gate, and queues for one when the body is there.
 async fn outside<T>(extensions: &Extensions, reading: impl Future<Output = T>) -> Result<T, Refusal> {
-    let busy = || Refusal::new(Code::Overloaded, "as many bodies come in slowly as this instance waits for");
+    let detail = "as many bodies of this key come in slowly as this instance waits for";
+    let busy = || Refusal::new(Code::Overloaded, detail);
     let _slow = match extensions.get::<SlowBodies>() {
-        Some(SlowBodies(cap)) => Some(cap.take().ok_or_else(busy)?),
+        Some(SlowBodies(cap, caller)) => Some(cap.take(caller).ok_or_else(busy)?),
         None => None,
     };
     let pass = extensions.get::<Pass>();

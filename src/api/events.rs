@@ -168,6 +168,7 @@ fn out_of_time(error: DeadlineError) -> Refusal {
 /// The place at the gate is held to the end of the write, not of the caller's patience: in flight is what is in flight.
 async fn commit(api: &Arc<Api>, new: NewFanout, place: Pass, start_by: Instant) -> Result<Accepted, Refusal> {
     let api = Arc::clone(api);
+    let class = new.class;
     let task = async move {
         let _place = place;
         let accepted = api.state.store.accept_by(api.state.boot, new, start_by).await?;
@@ -180,7 +181,7 @@ async fn commit(api: &Arc<Api>, new: NewFanout, place: Pass, start_by: Instant) 
             }
             Accepted::Superseded { fanout, by, stopped } => {
                 stopped.iter().for_each(|id| superseded(&api, *id, *by));
-                api.backlog.accepted();
+                api.backlog.accepted(class);
                 superseded(&api, *fanout, *by);
             }
             _ => {}
@@ -192,7 +193,7 @@ async fn commit(api: &Arc<Api>, new: NewFanout, place: Pass, start_by: Instant) 
 
 /// A queue that is full or closed is no error: the freeze is in the store, where the sweeper finds what nobody runs.
 fn hand_over(api: &Api, freeze: FreezeJob) {
-    api.backlog.accepted();
+    api.backlog.accepted(freeze.job.class);
     let (fanout_id, event_id) = (freeze.job.id.0, freeze.job.event.id.to_string());
     let handed_over = api.state.handover.try_send(freeze).is_ok();
     tracing::debug!(target: "fanfare::api", fanout_id, event_id, handed_over, "event accepted");

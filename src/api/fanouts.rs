@@ -9,6 +9,7 @@ use axum::{Extension, Json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::guard::Caller;
 use super::path::Id;
 use super::problem::{Code, Refusal};
 use super::query::{self, Given};
@@ -44,6 +45,7 @@ const PAGE: u32 = 20;
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(pass): Extension<Pass>,
+    Extension(Caller(caller)): Extension<Caller>,
     Id(id): Id,
     given: Given,
 ) -> Result<Json<wire::Fanout>, Refusal> {
@@ -60,7 +62,7 @@ pub(super) async fn show(
             return Ok(Json(shown::fanout(&view, api.state.clock.now_ms())?));
         }
         if poll.is_none() {
-            poll = Some(api.polls.take().ok_or_else(too_many)?);
+            poll = Some(api.polls.take(&caller).ok_or_else(too_many)?);
         }
         pass.step_out();
         tokio::select! {
@@ -68,7 +70,16 @@ pub(super) async fn show(
             () = tokio::time::sleep_until(until.min(Instant::now() + TICK)) => {}
             () = api.state.draining.cancelled() => {}
         }
-        pass.step_in().await;
+        // As many as wait for one fan-out wake when it settles. Until its time is over a poll takes only a place that is
+        // free, so that it keeps no new request waiting.
+        let mut inside = pass.step_in_if_free();
+        while !inside && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(rand::random_range(2..20))).await;
+            inside = pass.step_in_if_free();
+        }
+        if !inside {
+            pass.step_in().await;
+        }
     }
 }
 
@@ -83,7 +94,8 @@ pub(super) fn absent() -> Refusal {
 }
 
 fn too_many() -> Refusal {
-    Refusal::new(Code::Overloaded, "as many callers wait for fan-outs as this instance lets wait; ask without wait_ms")
+    let detail = "as many calls of this key wait for fan-outs as this instance lets wait; ask without wait_ms";
+    Refusal::new(Code::Overloaded, detail)
 }
 
 const fn ended(view: &FanoutView) -> bool {

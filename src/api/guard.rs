@@ -1,7 +1,6 @@
 //! Owns who gets in: the gate, then key, scope, class and quota. All before the body is read.
 //! Must never know: what is asked for.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +9,12 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::deadline::Deadline;
 use super::keys::{Key, Scope};
-use super::problem::{Code, Refusal};
+use super::problem::{Cause, Code, Refusal};
+use super::whole::whole;
 use super::{Api, pools};
 use crate::door::gate::LONGEST_WAIT;
 use crate::door::{Cap, Pass, Pool, Reason};
@@ -25,9 +24,9 @@ use crate::wire::QuotaLimit;
 #[derive(Debug, Clone)]
 pub(super) struct Caller(pub String);
 
-/// Room for bodies that come slowly. They hold no place meanwhile, so they are counted apart.
+/// Room for bodies that come slowly, and who sends this one. They hold no place meanwhile, so they are counted apart.
 #[derive(Debug, Clone)]
-pub(super) struct SlowBodies(pub Cap);
+pub(super) struct SlowBodies(pub Cap, pub String);
 
 /// Lets the request in or sheds it. A panic behind this door becomes an answer and a log line.
 pub(super) async fn enter(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
@@ -40,16 +39,17 @@ pub(super) async fn enter(State(api): State<Arc<Api>>, mut request: Request, nex
     let extensions = request.extensions_mut();
     extensions.insert(pass.clone());
     extensions.insert(deadline);
-    extensions.insert(SlowBodies(api.slow_bodies.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let begun = Instant::now();
-    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let response = answer.unwrap_or_else(|_| Refusal::internal("a handler panicked").into_response());
-    account(&api, &pass, &response, begun.elapsed());
-    drop(pass);
-    let (status, ms) = (response.status().as_u16(), arrived.elapsed().as_millis());
-    tracing::debug!(target: "fanfare::api", %method, path, status, ms, "request served");
-    response
+    let served = async move |pass: Pass| {
+        let begun = Instant::now();
+        let response = next.run(request).await;
+        account(&api, &pass, &response, begun.elapsed());
+        let (status, ms) = (response.status().as_u16(), arrived.elapsed().as_millis());
+        tracing::debug!(target: "fanfare::api", %method, path, status, ms, "request served");
+        response
+    };
+    let answer = whole(pass.clone(), served(pass)).await;
+    answer.unwrap_or_else(|| Refusal::internal("a handler panicked").into_response())
 }
 
 async fn admit(api: &Api, pool: Pool, headers: &HeaderMap, arrived: Instant) -> Result<(Pass, Deadline), Refusal> {
@@ -94,7 +94,8 @@ fn account(api: &Api, pass: &Pass, response: &Response, took: Duration) {
         Some(Code::DatabaseUnavailable) => Reason::Database,
         _ => return,
     };
-    api.shedding.note(pass.pool(), reason);
+    let cause = response.extensions().get::<Cause>().map_or("", |Cause(why)| why);
+    api.shedding.note_because(pass.pool(), reason, cause);
 }
 
 /// Wants a known key with one of `scopes` that is within its quota.
@@ -106,6 +107,7 @@ pub(super) async fn require(
     let pass = request.extensions().get::<Pass>().cloned();
     match known(&api, scopes, request.headers(), pass.as_ref()).await {
         Ok(key) => {
+            request.extensions_mut().insert(SlowBodies(api.slow_bodies.clone(), key.name.clone()));
             request.extensions_mut().insert(Caller(key.name.clone()));
             next.run(request).await
         }
@@ -158,6 +160,7 @@ async fn used_up(api: &Api, key: &Key) -> Option<Duration> {
     if let Some(fleet) = api.state.quotas.as_ref().filter(|_| per_s > 0)
         && let Ok(answer) = fleet.take(&key.name, per_s).await
     {
+        api.quota.counted_elsewhere(&key.name, Instant::now());
         return answer;
     }
     let instances = *api.state.live.borrow();

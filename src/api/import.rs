@@ -111,8 +111,7 @@ fn stopped(stop: Stopped) -> Refusal {
     let refusal = match stop.error {
         StoreError::Unavailable(why) => {
             tracing::warn!(target: "fanfare::api", error = %why, kept_through = kept, "import stopped");
-            let detail = format!("lines up to {kept} are kept; send the rest, or all of it, again");
-            Refusal::new(Code::DatabaseUnavailable, detail)
+            Refusal::database(why, &format!("lines up to {kept} are kept; send the rest, or all of it, again"))
         }
         other => other.into(),
     };

@@ -14,6 +14,7 @@ mod events;
 mod explain;
 mod export;
 mod fanouts;
+mod front;
 mod guard;
 mod import;
 pub mod keys;
@@ -28,6 +29,7 @@ mod replay;
 mod request_id;
 mod shown;
 mod sweeps;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -39,6 +41,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use backlog::MaxBacklog;
+pub use front::Front;
 pub use keys::{KeyError, Keys, Scope};
 pub use measured::Measured;
 pub use ops::{OpsState, Part, Parts, ops_router};
@@ -109,7 +112,7 @@ pub struct Limits {
     pub max_backlog: MaxBacklog,
 }
 
-/// Bodies that may come in slowly at once, each at most 64 KiB.
+/// Bodies that may come in slowly at once, each at most 64 KiB (256 KiB of follows).
 const MAX_SLOW_BODIES: u32 = 256;
 
 /// Long polls at once: each reads its fan-out again about once a second.
@@ -126,15 +129,15 @@ struct Api {
     backlog: Backlog,
 }
 
-/// The API's router, to be served by [`crate::door::serve`].
-pub fn router(state: State) -> Router {
+/// The API, to be served by [`crate::door::serve`].
+pub fn router(state: State) -> Front {
     let Limits { places, requests_per_s_per_key, max_backlog } = state.limits;
     let door = state.measured.door.clone();
     let api = Arc::new(Api {
         gate: Gate::new(places, door.clone()),
         polls: Cap::new(MAX_POLLS),
         slow_bodies: Cap::new(MAX_SLOW_BODIES),
-        shedding: Shedding::new(door),
+        shedding: Shedding::new(&door),
         quota: Quota::new(requests_per_s_per_key),
         backlog: Backlog::new(max_backlog, state.measured.clone()),
         state,
@@ -162,7 +165,7 @@ pub fn router(state: State) -> Router {
         .route("/v1/fanouts/{id}/resume", post(replay::resume))
         .route_layer(open_to(&[Scope::Ops]));
 
-    Router::new()
+    let router = Router::new()
         .merge(events)
         .merge(fanouts)
         .merge(devices)
@@ -172,5 +175,6 @@ pub fn router(state: State) -> Router {
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(from_fn_with_state(Arc::clone(&api), guard::enter))
         .layer(from_fn(request_id::tag))
-        .with_state(api)
+        .with_state(Arc::clone(&api));
+    Front::new(api, router)
 }

@@ -14,25 +14,15 @@ use axum::routing::get;
 
 use super::problem;
 
-/// How a part of readiness is, in its own words.
+/// How one part of the service does, in its own words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// As it should be.
-    Fine(String),
-    /// Events are taken, but something holds the sending: that passes, or needs a person, but no restart.
+    /// As it should.
+    Well(String),
+    /// Worse than it should, and events are taken all the same.
     Degraded(String),
-    /// Not ready.
+    /// So that no event can be taken.
     Failed(String),
-}
-
-impl Part {
-    const fn shown(&self) -> (&'static str, &String) {
-        match self {
-            Self::Fine(says) => ("+", says),
-            Self::Degraded(says) => ("!", says),
-            Self::Failed(says) => ("-", says),
-        }
-    }
 }
 
 /// Parts of readiness by name.
@@ -48,7 +38,8 @@ pub struct OpsState {
 }
 
 /// `/livez`: the process answers. `/readyz` and `/healthz`: it can take events now (503 otherwise), with `?verbose`
-/// part by part: `[+]` fine, `[!]` degraded, `[-]` not ready. Being idle is healthy. `/metrics`: Prometheus' text format.
+/// part by part, `[+]` well, `[~]` degraded, `[-]` failed. Being idle is healthy, and so is being at the limit.
+/// `/metrics`: Prometheus' text format.
 pub fn ops_router(state: OpsState) -> Router {
     Router::new()
         .route("/livez", get(async || ([(CACHE_CONTROL, "no-store")], "ok\n")))
@@ -62,15 +53,18 @@ pub fn ops_router(state: OpsState) -> Router {
 
 async fn ready(State(ops): State<OpsState>, RawQuery(query): RawQuery) -> impl IntoResponse {
     let parts = (ops.parts)();
-    let fails = |part: &Part| matches!(part, Part::Failed(_));
-    let failed = parts.iter().any(|(_, part)| fails(part));
     let verbose = query.is_some_and(|q| q.split('&').any(|p| p == "verbose" || p.starts_with("verbose=")));
-    let mut text = String::new();
-    for (name, part) in &parts {
+    let (mut text, mut failed) = (String::new(), false);
+    for (part, state) in &parts {
+        let (mark, says) = match state {
+            Part::Well(says) => ('+', says),
+            Part::Degraded(says) => ('~', says),
+            Part::Failed(says) => ('-', says),
+        };
+        failed |= mark == '-';
         // A failing part is told even when nobody asked: it is what the reader wants to know next.
-        if verbose || fails(part) {
-            let (mark, says) = part.shown();
-            let _ = writeln!(text, "[{mark}] {name}: {says}");
+        if verbose || mark == '-' {
+            let _ = writeln!(text, "[{mark}] {part}: {says}");
         }
     }
     text.push_str(if failed { "not ready\n" } else { "ready\n" });

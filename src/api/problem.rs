@@ -4,11 +4,15 @@
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 
 use crate::domain::event::FieldError;
 use crate::door::gate::retry_after_s;
 use crate::store::StoreError;
 use crate::wire::{FieldProblem, ImportAnswer, Problem, QuotaLimit};
+
+/// The kind of every refusal's body.
+pub(super) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $status:literal $code:literal $title:literal $retryable:literal,)+) => {
@@ -116,22 +120,28 @@ codes! {
     Internal = 500 "internal" "The service failed" false,
 }
 
+/// What is wrong behind a refusal: for the log, not for the caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Cause(pub String);
+
 /// One answer that says no.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     code: Code,
+    cause: Option<Cause>,
     detail: String,
     retry_after_s: Option<u64>,
     errors: Vec<FieldProblem>,
     import: Option<Box<ImportAnswer>>,
-    quota: Option<QuotaLimit>,
+    quota: Option<Box<QuotaLimit>>,
 }
 
 impl Refusal {
     /// With a `Retry-After` of 1 to 3 s when overload or an outage is the reason.
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = (code.status() == 503).then(retry_after_s);
-        Self { code, detail: detail.into(), retry_after_s, errors: Vec::new(), import: None, quota: None }
+        let detail = detail.into();
+        Self { code, cause: None, detail, retry_after_s, errors: Vec::new(), import: None, quota: None }
     }
 
     /// Fields are at fault.
@@ -167,8 +177,34 @@ impl Refusal {
 
     /// Which quota is used up.
     pub(super) fn quota(mut self, limit: QuotaLimit) -> Self {
-        self.quota = Some(limit);
+        self.quota = Some(Box::new(limit));
         self
+    }
+
+    /// The database is to blame. Each request of an outage is worth a line only to who looks for one; that requests are
+    /// shed, and why, is said once in a while by whoever counts them.
+    pub(super) fn database(why: String, detail: &str) -> Self {
+        tracing::debug!(target: "fanfare::api", error = %why, "database unavailable");
+        Self { cause: Some(Cause(why)), ..Self::new(Code::DatabaseUnavailable, detail) }
+    }
+
+    /// What its answer says.
+    pub(super) fn body(self) -> Bytes {
+        let Self { code, cause: _, detail, retry_after_s, errors, import, quota } = self;
+        let problem = Problem {
+            kind: "about:blank".to_owned(),
+            title: code.title().to_owned(),
+            status: code.status(),
+            detail,
+            code: code.as_str().to_owned(),
+            retryable: code.retryable(),
+            retry_after_s,
+            errors,
+            import,
+            quota: quota.map(|limit| *limit),
+        };
+        // Strings and numbers serialise; an answer without a body has its status all the same.
+        serde_json::to_vec(&problem).map(Bytes::from).unwrap_or_default()
     }
 
     /// Our own fault. What is wrong is logged here, once, and not told to the caller.
@@ -188,8 +224,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(why) => {
-                tracing::warn!(target: "fanfare::api", error = %why, "database unavailable");
-                Self::new(Code::DatabaseUnavailable, "it may have been kept or not; send the same request again")
+                Self::database(why, "it may have been kept or not; send the same request again")
             }
             StoreError::Corrupt(_) | StoreError::Schema(_) | StoreError::Statement(_) => {
                 Self::internal(&error.to_string())
@@ -199,26 +234,17 @@ impl From<StoreError> for Refusal {
 }
 
 impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let Self { code, detail, retry_after_s, errors, import, quota } = self;
-        let problem = Problem {
-            kind: "about:blank".to_owned(),
-            title: code.title().to_owned(),
-            status: code.status(),
-            detail,
-            code: code.as_str().to_owned(),
-            retryable: code.retryable(),
-            retry_after_s,
-            errors,
-            import,
-            quota,
-        };
+    fn into_response(mut self) -> Response {
+        let (code, retry_after_s, cause) = (self.code, self.retry_after_s, self.cause.take());
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, axum::Json(problem)).into_response();
+        let mut response = (status, self.body()).into_response();
         // For who counts: the guard does not read bodies.
         response.extensions_mut().insert(code);
+        if let Some(cause) = cause {
+            response.extensions_mut().insert(cause);
+        }
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CONTENT_TYPE, PROBLEM_JSON);
         if let Some(seconds) = retry_after_s {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

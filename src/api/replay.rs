@@ -223,7 +223,7 @@ async fn commit(api: &Arc<Api>, new: NewReplay) -> Result<ReplayReply, Refusal> 
 }
 
 fn hand_over(api: &Api, freeze: &FreezeJob, parent: FanoutId) {
-    api.backlog.accepted();
+    api.backlog.accepted(freeze.job.class);
     let handed_over = api.state.handover.try_send(freeze.clone()).is_ok();
     tracing::info!(target: "fanfare::api", fanout_id = %freeze.job.id, %parent, handed_over, "replay accepted");
     // What was set aside of it has ended.

@@ -146,40 +146,41 @@ pub fn ops(mut metrics: Metrics, watched: Watched) -> OpsState {
     }
 }
 
+/// Whether events are taken hangs on the database and the drain alone; the rest decides when they are sent.
 fn parts(w: &Watched) -> Parts {
     let database = match &*w.trouble.borrow() {
-        None => Part::Fine(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
+        None => Part::Well(format!("heartbeat accepted, {} live instances", *w.live.borrow())),
         Some(error) => Part::Failed(error.clone()),
     };
-    let refused: Vec<&str> = w.hands.refused().each().filter(|(_, refused)| *refused).map(|(name, _)| name).collect();
-    let token = match &*w.token.borrow() {
-        TokenState::Ready { generation, .. } if refused.is_empty() => Part::Fine(format!("access token {generation}")),
-        TokenState::Ready { generation, .. } => {
-            Part::Degraded(format!("access token {generation}, refused: {}", refused.join(" ")))
-        }
-        // An event can be accepted before the first token is there; a refused key needs a person.
-        TokenState::Waiting => Part::Fine("access token is being asked for".to_owned()),
-        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Part::Failed(reason.clone()),
-    };
     let s = w.ceiling.snapshot();
-    let ceiling = format!("{}, pace {}/s of {}/s {}", s.mode.as_str(), s.pace, s.rate, s.reason);
-    let draining = match w.draining.is_cancelled() {
-        true => Part::Failed("draining".to_owned()),
-        false => Part::Fine("taking events".to_owned()),
-    };
+    let ceiling = format!("{}, pace {}/s of {}/s {}", s.mode.as_str(), s.pace, s.rate, s.reason).trim_end().to_owned();
+    // It says why only when the rate is not kept where it should be.
+    let ceiling = if s.reason.is_empty() { Part::Well(ceiling) } else { Part::Degraded(ceiling) };
+    let breaker = w.hands.breaker().to_owned();
+    let breaker = if breaker == BreakerState::Closed.as_str() { Part::Well(breaker) } else { Part::Degraded(breaker) };
+    let draining = w.draining.is_cancelled();
+    let drain = if draining { Part::Failed("draining".to_owned()) } else { Part::Well("taking events".to_owned()) };
     vec![
         ("database".to_owned(), database),
-        ("credentials".to_owned(), token),
-        ("ceiling".to_owned(), Part::Fine(ceiling.trim_end().to_owned())),
-        ("breaker".to_owned(), breaker(w.hands.breaker())),
-        ("devices".to_owned(), Part::Fine(w.judgements.standing())),
-        ("drain".to_owned(), draining),
+        ("credentials".to_owned(), credentials(w)),
+        ("ceiling".to_owned(), ceiling),
+        ("breaker".to_owned(), breaker),
+        ("devices".to_owned(), Part::Well(w.judgements.standing())),
+        ("drain".to_owned(), drain),
     ]
 }
 
-fn breaker(state: &str) -> Part {
-    let holds = BreakerState::ALL.into_iter().any(|known| known.as_str() == state && known.holds());
-    if holds { Part::Degraded(state.to_owned()) } else { Part::Fine(state.to_owned()) }
+fn credentials(w: &Watched) -> Part {
+    let refused: Vec<&str> = w.hands.refused().each().filter(|(_, refused)| *refused).map(|(name, _)| name).collect();
+    match &*w.token.borrow() {
+        TokenState::Ready { generation, .. } if refused.is_empty() => Part::Well(format!("access token {generation}")),
+        TokenState::Ready { generation, .. } => {
+            Part::Degraded(format!("access token {generation}, refused: {}", refused.join(" ")))
+        }
+        // What is accepted meanwhile is sent when there is one.
+        TokenState::Waiting => Part::Degraded("access token is being asked for".to_owned()),
+        TokenState::Unavailable { reason } | TokenState::Refused { reason } => Part::Degraded(reason.clone()),
+    }
 }
 
 /// Gauges read at the time of the scrape.

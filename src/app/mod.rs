@@ -143,10 +143,13 @@ impl App {
         let ops_stop = CancellationToken::new();
         let ops_limits = door::Limits { connections: Default::default(), ..self.limits.clone() };
         let ops = tokio::spawn(door::serve(self.ops, api::ops_router(self.ops_state), ops_limits, ops_stop.clone()));
-        let api = tokio::spawn(door::serve(self.api, api::router(self.state), self.limits, draining.clone()));
+        let front = api::router(self.state);
+        let tended = tokio::spawn(front.tend());
+        let api = tokio::spawn(door::serve(self.api, front, self.limits, draining.clone()));
         let mut running = Running::start(self.workers, Arc::clone(&self.store));
         let early = running.until(&shutdown).await;
         draining.cancel();
+        tended.abort();
         let drain = running.drain(api, (&self.store, self.boot), grace);
         let drained = tokio::time::timeout(grace, drain).await;
         ops_stop.cancel();

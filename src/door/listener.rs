@@ -6,7 +6,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +15,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use super::activity::Activity;
+use super::activity::{Activity, Patience};
+use super::seats::{Seat, Seats};
 use crate::metrics::Gauge;
 
 /// Bytes of one request's headers; more is answered 431 or resets the stream.
@@ -34,13 +33,13 @@ const MAX_RESET_STREAMS: usize = 20;
 /// Limits of one listener.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Open connections; more wait in the kernel's queue.
+    /// Open connections. One more takes the place of whichever has been idle longest; when none is, it waits.
     pub max_connections: u32,
     /// Requests at once on one HTTP/2 connection.
     pub max_streams: u32,
-    /// From connecting to the first complete request header.
-    pub first_request: Duration,
-    /// Without a request afterwards. Longer than load balancers keep their side open (60 s is usual), so that it is
+    /// From connecting to the first complete request header, and from the first byte of every later one to its last.
+    pub header: Duration,
+    /// Without a request after the first one. Longer than load balancers keep their side open (60 s is usual), so that it is
     /// them who close and no request meets a closing connection.
     pub keep_alive: Duration,
     /// Longest wait for requests in progress at shutdown.
@@ -54,7 +53,7 @@ impl Default for Limits {
         Self {
             max_connections: 1024,
             max_streams: 64,
-            first_request: Duration::from_secs(5),
+            header: Duration::from_secs(5),
             keep_alive: Duration::from_secs(75),
             grace: Duration::from_secs(5),
             connections: Gauge::default(),
@@ -80,18 +79,20 @@ where
 {
     let open = TaskTracker::new();
     let cut = CancellationToken::new();
-    let places = Arc::new(Semaphore::new(usize::try_from(limits.max_connections).unwrap_or(Semaphore::MAX_PERMITS)));
-    while let Some((stream, place)) = next(&listener, &places, &shutdown).await {
-        let connection = attend(stream, service.clone(), limits.clone(), shutdown.clone());
+    let seats = Seats::new(limits.max_connections);
+    while let Some((stream, seat)) = next(&listener, &seats, &shutdown).await {
+        let connection = attend(stream, seat.activity.clone(), service.clone(), limits.clone(), shutdown.clone());
         let (cut, connections) = (cut.clone(), limits.connections.clone());
         connections.inc();
         open.spawn(async move {
             tokio::select! {
                 () = connection => {}
                 () = cut.cancelled() => {}
+                // It is idle, so there is nothing to be ended first, and somebody is waiting.
+                () = seat.go.cancelled() => {}
             }
             connections.dec();
-            drop(place);
+            drop(seat);
         });
     }
     drop(listener);
@@ -111,20 +112,16 @@ pub struct Cut {
     pub connections: usize,
 }
 
-/// The next connection with its place; `None` at shutdown. The place comes first: a connection we have no room for
-/// stays with the kernel, where it costs us nothing.
-async fn next(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-    shutdown: &CancellationToken,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+/// The next connection with its seat; `None` at shutdown.
+async fn next(listener: &TcpListener, seats: &Seats, shutdown: &CancellationToken) -> Option<(TcpStream, Seat)> {
     let connection = async {
-        let place = Arc::clone(places).acquire_owned().await.ok()?;
-        Some((accept(listener).await, place))
+        // It comes before its seat, for a seat that is idle is taken from nobody unless somebody wants it.
+        let stream = accept(listener).await;
+        (stream, seats.take().await)
     };
     tokio::select! {
         () = shutdown.cancelled() => None,
-        connection = connection => connection,
+        connection = connection => Some(connection),
     }
 }
 
@@ -152,8 +149,8 @@ fn of_one_client(fault: &io::Error) -> bool {
 
 fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // hyper restarts this timer between requests too, so here it is the longer of the two limits; the shorter one,
-    // and a client that never gets as far as choosing a protocol, are `Activity`'s.
+    // hyper's timer runs between requests too, so here it is the longer of the two limits. The shorter one, and a client
+    // that never gets as far as choosing a protocol, are `Activity`'s.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.keep_alive);
     builder.http1().max_buf_size(usize::try_from(MAX_HEADER_BYTES).unwrap_or(usize::MAX));
     builder
@@ -167,7 +164,7 @@ fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-async fn attend<S, B>(stream: TcpStream, service: S, limits: Limits, shutdown: CancellationToken)
+async fn attend<S, B>(stream: TcpStream, activity: Activity, service: S, limits: Limits, shutdown: CancellationToken)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -176,21 +173,22 @@ where
 {
     // Answers are small and whole: nothing is won by holding them back for more.
     let _ = stream.set_nodelay(true);
-    let activity = Activity::new();
+    let patience = Patience { header: limits.header, between: limits.keep_alive };
+    let io = TokioIo::new(activity.reading(stream));
     let service = TowerToHyperService::new(activity.watching(service));
     let builder = protocols(&limits);
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let ended = tokio::select! {
         end = connection.as_mut() => Some(end),
         () = shutdown.cancelled() => None,
-        () = activity.idle(limits.first_request, limits.keep_alive) => None,
+        () = activity.idle(patience) => None,
     };
     let end = match ended {
         Some(end) => end,
         None => {
             connection.as_mut().graceful_shutdown();
             // At shutdown `serve` cuts earlier; an idle client gets this long to read our goodbye.
-            let goodbye = if shutdown.is_cancelled() { limits.grace } else { limits.first_request };
+            let goodbye = if shutdown.is_cancelled() { limits.grace } else { limits.header };
             tokio::time::timeout(goodbye, connection).await.unwrap_or(Ok(()))
         }
     };

@@ -7,6 +7,7 @@ pub mod gate;
 mod listener;
 pub mod metrics;
 pub mod quota;
+mod seats;
 pub mod shedding;
 pub mod typical;
 

@@ -30,6 +30,18 @@ impl Quota {
         Self { per_s: f64::from(per_s), buckets: Mutex::default() }
     }
 
+    /// A request of `name` was counted for all instances together at `now`: should this one have to count alone from now
+    /// on, it begins with nothing, or whoever used up the quota there would have it once more here.
+    pub fn counted_elsewhere(&self, name: &str, now: Instant) {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        match buckets.get_mut(name) {
+            Some(bucket) => (bucket.level, bucket.at) = (0.0, now),
+            None => {
+                buckets.insert(name.to_owned(), Bucket { level: 0.0, at: now });
+            }
+        }
+    }
+
     /// Counts one request of `name` at `now`, when `instances` share the quota.
     ///
     /// # Errors
@@ -61,6 +73,15 @@ impl Quota {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_was_counted_elsewhere_is_not_to_be_had_once_more() {
+        let (quota, now) = (Quota::new(4), Instant::now());
+        quota.counted_elsewhere("a", now);
+        assert_eq!(quota.take("a", 1, now), Err(Duration::from_millis(250)));
+        assert_eq!(quota.take("a", 1, now + Duration::from_millis(250)), Ok(()));
+        assert_eq!(quota.take("b", 1, now), Ok(()), "others are not meant");
+    }
 
     #[test]
     fn each_name_has_its_own_quota() {

@@ -8,7 +8,9 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type,
+};
 use utoipa::{PartialSchema, ToSchema};
 
 /// One followed subject: `"team:ars"` or `{"subject":"team:ars","types":["goal"]}`.
@@ -26,11 +28,15 @@ impl PartialSchema for FollowEntry {
     fn schema() -> RefOr<Schema> {
         let text = || ObjectBuilder::new().schema_type(Type::String);
         let plain = text().description(Some("Every event type of it.")).examples([json!("team:ars")]);
-        let types = ArrayBuilder::new().items(text()).description(Some("Event types; absent = all."));
+        let types = ArrayBuilder::new()
+            .schema_type(SchemaType::from_iter([Type::Array, Type::Null]))
+            .items(text())
+            .description(Some("Event types; absent = all."));
         let chosen = ObjectBuilder::new()
             .property("subject", text().description(Some("`team:ars`.")))
             .property("types", types)
             .required("subject")
+            .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)))
             .examples([json!({"subject": "team:ars", "types": ["goal"]})]);
         let either = OneOfBuilder::new().item(plain).item(chosen);
         either.description(Some("A followed subject; answers write it as an object.")).into()

@@ -21,7 +21,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::api::{Service, for_each_store, refused, until};
+use crate::api::{SOON, Service, for_each_store, refused, until};
 
 fn device(token: &str) -> Value {
     json!({"user_id": "u1", "token": token, "platform": "android", "locale": "pt-BR"})
@@ -238,7 +238,8 @@ fn import_head(service: &Service, rest: &str) -> String {
 #[tokio::test]
 async fn an_import_that_breaks_off_keeps_whole_batches() {
     for_each_store(async |store| {
-        let service = Service::start(&store).await;
+        let patient = door::Limits { grace: SOON, ..door::Limits::default() };
+        let service = Service::start_with(&store, |_| (), patient).await;
         let mut stream = tokio::net::TcpStream::connect(service.addr).await.unwrap();
         let head = import_head(&service, "Content-Length: 1000000");
         let lines: String = (0..2_200).map(|n| line(n) + "\n").collect();

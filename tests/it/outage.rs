@@ -130,7 +130,7 @@ async fn away(kind: Away, run: &'static str) {
         assert_eq!((first["failures"].as_u64(), first["of"].as_u64()), (Some(16), Some(16)), "{first}");
         assert_eq!(first["last"], "503 UNAVAILABLE");
     }
-    assert!(verbose.contains("[!] breaker: open") || verbose.contains("[!] breaker: half_open"), "{verbose}");
+    assert!(verbose.contains("[~] breaker: open") || verbose.contains("[~] breaker: half_open"), "{verbose}");
     let shown = |state: &str| metrics.contains(&format!("fanfare_breaker_state{{state=\"{state}\"}} 1"));
     assert!(shown("open") || shown("half_open"), "{metrics}");
 
@@ -285,7 +285,8 @@ async fn one_platforms_key() {
     let why = &refused[0];
     assert!(why["last"].as_str().unwrap().starts_with("401 ") && why["refusals"].as_u64().unwrap() >= 1, "{why}");
     assert!(why["retry_in_ms"].as_u64().unwrap() <= 1000, "{why}");
-    assert!(verbose.contains("[!] credentials: access token 1, refused: ios"), "{verbose}");
+    assert!(verbose.contains("[~] credentials: access token 1, refused: ios\n"), "{verbose}");
+    assert!(verbose.ends_with("\nready\n"), "the others are served: {verbose}");
     let shown =
         |name: &str, n: u8| metrics.contains(&format!("fanfare_credential_refused{{credential=\"{name}\"}} {n}"));
     assert!(shown("ios", 1) && shown("project", 0) && shown("android", 0), "{metrics}");

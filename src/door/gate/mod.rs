@@ -5,17 +5,20 @@
 //! to another instance, and by time, so that nobody is served who was kept too long. That is done before body, key and
 //! database, for the price of an atomic operation.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod pass;
+mod room;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
 
+pub use self::pass::Pass;
+use self::pass::Place;
+use self::room::Room;
 use super::cap::size;
 use super::metrics::DoorMetrics;
 use super::shedding::Reason;
-use super::typical::Typical;
 
 /// Longest wait for a place. One that waited longer is refused even when a place is free then: its caller has probably
 /// given up, and those behind it have not.
@@ -75,68 +78,6 @@ struct Rooms {
     metrics: DoorMetrics,
 }
 
-#[derive(Debug)]
-struct Room {
-    places: Arc<Semaphore>,
-    size: usize,
-    waiting: AtomicUsize,
-    typical: Typical,
-}
-
-/// One of those who wait, until it waits no more or its caller hangs up.
-struct Waiter<'a>(&'a AtomicUsize);
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Room {
-    fn new(places: u32) -> Self {
-        let size = size(places);
-        let typical = Typical::default();
-        Self { places: Arc::new(Semaphore::new(size)), size, waiting: AtomicUsize::new(0), typical }
-    }
-
-    fn take(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.places).try_acquire_owned().ok()
-    }
-
-    /// As many may wait as are served in half of [`LONGEST_WAIT`], so that whoever waits is served unless something goes
-    /// wrong; and some at any time, so that a place that becomes free has somebody to take it.
-    fn most_waiting(&self) -> usize {
-        let p50 = usize::try_from(self.typical.p50().as_micros()).unwrap_or(usize::MAX);
-        if p50 == 0 {
-            return 2 * self.size;
-        }
-        let half = usize::try_from(LONGEST_WAIT.as_micros() / 2).unwrap_or(usize::MAX);
-        (self.size * half / p50).clamp(self.size.div_ceil(2), 16 * self.size)
-    }
-
-    fn waiter(&self) -> Option<Waiter<'_>> {
-        let most = self.most_waiting();
-        let more = |waiting: usize| (waiting < most).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Waiter(&self.waiting))
-    }
-
-    async fn queue(&self, metrics: &DoorMetrics) -> Result<OwnedSemaphorePermit, Reason> {
-        if let Some(permit) = self.take() {
-            return Ok(permit);
-        }
-        let _waiter = self.waiter().ok_or(Reason::Full)?;
-        let arrived = Instant::now();
-        let place = timeout(LONGEST_WAIT, Arc::clone(&self.places).acquire_owned()).await;
-        let waited = arrived.elapsed();
-        metrics.waited.observe(waited.as_secs_f64());
-        match place {
-            Ok(Ok(permit)) if waited <= LONGEST_WAIT => Ok(permit),
-            _ => Err(Reason::Waited),
-        }
-    }
-}
-
 impl Gate {
     /// Lets as many in at once as there are places.
     #[must_use]
@@ -157,7 +98,7 @@ impl Gate {
     /// [`Reason::Full`] or [`Reason::Waited`].
     pub async fn enter(&self, pool: Pool) -> Result<Pass, Reason> {
         let place = self.place(pool).await?;
-        Ok(Pass { gate: self.clone(), held: Arc::new(Mutex::new(Held { pool, place: Some(place), stayed: true })) })
+        Ok(Pass::new(self.clone(), pool, place))
     }
 
     async fn place(&self, pool: Pool) -> Result<Place, Reason> {
@@ -167,42 +108,58 @@ impl Gate {
             Pool::Read => (rooms.read.queue(&rooms.metrics).await?, None),
             Pool::Bulk => rooms.bulk_place().ok_or(Reason::Full)?,
         };
-        Ok(Place::new(pool, &rooms.metrics, permit, borrowed))
-    }
-
-    fn room(&self, pool: Pool) -> &Room {
-        match pool {
-            Pool::Interactive => &self.0.interactive,
-            Pool::Read => &self.0.read,
-            Pool::Bulk => &self.0.bulk,
-        }
+        Ok(Place::new(pool, rooms, permit, borrowed))
     }
 
     /// Half of the requests served from `pool` take longer; zero while nothing is known.
     #[must_use]
     pub fn typical(&self, pool: Pool) -> Duration {
-        self.room(pool).typical.p50()
+        self.0.room(pool).typical.p50()
+    }
+
+    /// Whether a request of `pool` that came now would be sent away at once: a look, which takes and changes nothing.
+    #[must_use]
+    pub fn is_full(&self, pool: Pool) -> bool {
+        let rooms = &self.0;
+        match pool {
+            Pool::Interactive => rooms.interactive.is_full(),
+            Pool::Read => rooms.read.is_full(),
+            Pool::Bulk => rooms.bulk.places.available_permits() == 0 && !rooms.can_lend(),
+        }
     }
 
     /// A request was refused because it would take that long.
     pub fn doubt(&self, pool: Pool) {
-        self.room(pool).typical.doubt();
+        self.0.room(pool).typical.doubt();
     }
 
     /// How many more requests of `pool` would be let in at once now, what bulk may borrow not counted.
     #[must_use]
     pub fn free(&self, pool: Pool) -> usize {
-        self.room(pool).places.available_permits()
+        self.0.room(pool).places.available_permits()
     }
 }
 
 impl Rooms {
+    fn room(&self, pool: Pool) -> &Room {
+        match pool {
+            Pool::Interactive => &self.interactive,
+            Pool::Read => &self.read,
+            Pool::Bulk => &self.bulk,
+        }
+    }
+
+    /// Whether the readings have a place for bulk.
+    fn can_lend(&self) -> bool {
+        self.read.places.available_permits() > self.read.size / 2 && self.lent.available_permits() > 0
+    }
+
     /// Bulk takes a place of its own, or an idle one of the readings', and never waits: it can be sent again any time.
     fn bulk_place(&self) -> Option<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)> {
         if let Some(own) = self.bulk.take() {
             return Some((own, None));
         }
-        if self.read.places.available_permits() <= self.read.size / 2 {
+        if !self.can_lend() {
             return None;
         }
         let lent = Arc::clone(&self.lent).try_acquire_owned().ok()?;
@@ -210,108 +167,13 @@ impl Rooms {
     }
 }
 
-/// A place taken, counted as long as it is.
-#[derive(Debug)]
-struct Place {
-    pool: Pool,
-    metrics: DoorMetrics,
-    _permit: OwnedSemaphorePermit,
-    _borrowed: Option<OwnedSemaphorePermit>,
-}
+/// The latest time at which a shed caller is asked back, seconds.
+pub const LATEST_RETURN_S: u64 = 3;
 
-impl Place {
-    fn new(
-        pool: Pool,
-        metrics: &DoorMetrics,
-        permit: OwnedSemaphorePermit,
-        borrowed: Option<OwnedSemaphorePermit>,
-    ) -> Self {
-        metrics.in_flight.get_or_create(&[("pool", pool.as_str())]).inc();
-        Self { pool, metrics: metrics.clone(), _permit: permit, _borrowed: borrowed }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.metrics.in_flight.get_or_create(&[("pool", self.pool.as_str())]).dec();
-    }
-}
-
-#[derive(Debug)]
-struct Held {
-    pool: Pool,
-    place: Option<Place>,
-    /// It never gave its place away to wait for something.
-    stayed: bool,
-}
-
-/// A request's leave to be served. Clones share it; the last one to go gives the place back.
-#[derive(Debug, Clone)]
-pub struct Pass {
-    gate: Gate,
-    held: Arc<Mutex<Held>>,
-}
-
-impl Pass {
-    /// The pool it is served from.
-    #[must_use]
-    pub fn pool(&self) -> Pool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).pool
-    }
-
-    /// Gives the place to others while this request only waits.
-    pub fn step_out(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        (held.place, held.stayed) = (None, false);
-    }
-
-    /// The request was served well, and took `time`; one that waited for something else says nothing of its kind.
-    pub fn served(&self, time: Duration) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.stayed {
-            self.gate.room(held.pool).typical.observe(time);
-        }
-    }
-
-    /// Takes a place of the same pool again before working on, however long that takes: for a request that was served
-    /// in part already.
-    pub async fn step_in(&self) {
-        let pool = self.pool();
-        let rooms = &self.gate.0;
-        let permit = Arc::clone(&self.gate.room(pool).places).acquire_owned().await;
-        // An error would mean a closed semaphore, and these are never closed.
-        self.hold(pool, permit.ok().map(|permit| Place::new(pool, &rooms.metrics, permit, None)));
-    }
-
-    /// Queues for a place of the same pool as if it came anew.
-    ///
-    /// # Errors
-    /// As [`Gate::enter`].
-    pub async fn queue(&self) -> Result<(), Reason> {
-        self.move_to(self.pool()).await
-    }
-
-    /// Gives its place back and takes one in another room.
-    ///
-    /// # Errors
-    /// As [`Gate::enter`].
-    pub async fn move_to(&self, pool: Pool) -> Result<(), Reason> {
-        self.hold(pool, None);
-        let place = self.gate.place(pool).await?;
-        self.hold(pool, Some(place));
-        Ok(())
-    }
-
-    fn hold(&self, pool: Pool, place: Option<Place>) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        (held.pool, held.place) = (pool, place);
-    }
-}
-
-/// When a shed caller should come back, seconds: 1 to 3, so that those shed together do not return together.
+/// When a shed caller should come back, seconds: from 1, so that those shed together do not return together.
 #[must_use]
 pub fn retry_after_s() -> u64 {
-    rand::random_range(1..=3)
+    rand::random_range(1..=LATEST_RETURN_S)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! Must never know: what is asked for.
 
 use super::*;
+use tokio::time::Instant;
+
 use crate::metrics::Metrics;
 use futures_util::poll;
 use std::collections::BTreeSet;
@@ -87,10 +89,10 @@ async fn who_hangs_up_while_waiting_takes_nothing() {
 #[tokio::test]
 async fn the_faster_they_are_served_the_more_may_wait() {
     let gate = gate(8, 0, 0, 0);
-    let room = gate.room(Pool::Interactive);
+    let room = gate.0.room(Pool::Interactive);
     assert_eq!(room.most_waiting(), 16, "nothing is known yet");
     for (ms, most) in [(20, 4), (1000, 4), (5, 16), (1, 80), (0, 128)] {
-        let waiting = Room { typical: Typical::default(), ..Room::new(8) };
+        let waiting = Room::new(8);
         waiting.typical.observe(Duration::from_millis(ms));
         assert_eq!(waiting.most_waiting(), most, "{ms} ms");
     }
@@ -99,6 +101,23 @@ async fn the_faster_they_are_served_the_more_may_wait() {
     pass.step_in().await;
     pass.served(Duration::from_secs(60));
     assert_eq!(gate.typical(Pool::Interactive), Duration::ZERO, "a wait for something else is not service");
+}
+
+/// A database that stands still serves nobody in time: who comes then is told at once, not after 20 ms.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_while_nothing_moves() {
+    let gate = gate(1, 0, 0, 0);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let inside = gate.enter(Pool::Interactive).await.unwrap();
+    assert!(!gate.is_full(Pool::Interactive), "an idle room did not stand still");
+    tokio::time::advance(Duration::from_millis(101)).await;
+    assert!(gate.is_full(Pool::Interactive));
+    let start = Instant::now();
+    assert_eq!(gate.enter(Pool::Interactive).await.unwrap_err(), Reason::Full);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(inside);
+    let _next = gate.enter(Pool::Interactive).await.unwrap();
+    assert!(poll!(Box::pin(gate.enter(Pool::Interactive))).is_pending(), "it moves again");
 }
 
 #[tokio::test]

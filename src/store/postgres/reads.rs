@@ -55,7 +55,9 @@ UNION ALL SELECT 'failure', x.outcome, count(*) FROM failure x JOIN k ON k.chunk
 
 pub(super) const PARTS: &str = "SELECT counters FROM fanout_part WHERE fanout_id = $1 ORDER BY boot_id";
 
-pub(super) const BACKLOG: &str = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
+pub(super) const BACKLOG: &str = "
+SELECT class, count(*) FROM fanout
+WHERE settled_ms IS NULL AND (paused = 0 OR deadline_ms <= fanfare_now_ms()) GROUP BY class";
 /// What nobody may claim goes before nothing: a paused fan-out waits until it is resumed or over.
 pub(super) const OPEN_CHUNKS: &str = "
 SELECT class, count(*) FROM chunk
@@ -231,12 +233,12 @@ pub(super) async fn parts(conn: &mut PgConnection, id: FanoutId) -> Result<(Part
 }
 
 pub(super) async fn backlog(conn: &mut PgConnection) -> Result<Waiting, Fault> {
-    let n: i64 = sqlx::query_scalar(BACKLOG).fetch_one(&mut *conn).await?;
-    let rows: Vec<(i16, i64)> = sqlx::query_as(OPEN_CHUNKS).fetch_all(&mut *conn).await?;
-    let open = |(class, n): (i16, i64)| Ok((Class::from_code(class)?, count("open chunks", n)?));
+    let fanouts: Vec<(i16, i64)> = sqlx::query_as(BACKLOG).fetch_all(&mut *conn).await?;
+    let chunks: Vec<(i16, i64)> = sqlx::query_as(OPEN_CHUNKS).fetch_all(&mut *conn).await?;
+    let open = |(class, n): (i16, i64)| Ok::<_, Fault>((Class::from_code(class)?, count("backlog", n)?));
     Ok(Waiting {
-        fanouts: count("backlog", n)?,
-        open_chunks: rows.into_iter().map(open).collect::<Result<_, Fault>>()?,
+        open_fanouts: fanouts.into_iter().map(open).collect::<Result<_, Fault>>()?,
+        open_chunks: chunks.into_iter().map(open).collect::<Result<_, Fault>>()?,
     })
 }
 

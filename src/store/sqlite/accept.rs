@@ -3,7 +3,6 @@
 
 use sqlx::{FromRow, SqliteConnection, query_as, query_scalar};
 
-pub(super) use super::correct::accept_by;
 use super::fault::{Answer, Fault};
 use super::rows::{boot_bytes, code, count, from_json, now_ms, to_json};
 use super::sql;

@@ -2,7 +2,6 @@
 //! Must never know: what is to be done (`store::accepting` decides it).
 
 use sqlx::{SqliteConnection, query, query_as, query_scalar};
-use tokio::time::Instant;
 
 use super::cancel;
 use super::fault::{Answer, Fault};
@@ -12,23 +11,9 @@ use crate::domain::batch::{FanoutJob, FanoutState};
 use crate::domain::derived::{Origin, hold_ms};
 use crate::domain::ids::{BootId, DeviceKey, EventId, FanoutId};
 use crate::store::accepting::{Facts, Known, KnownRow, Plan, Tip, Write, decide};
-use crate::store::{Accepted, FreezeJob, NewFanout, StoreError};
+use crate::store::{Accepted, FreezeJob, NewFanout};
 
-/// Commits an event and its fan-out, or says which fan-out it is already, unless its turn with the one writer, who runs
-/// one job at a time, has come too late.
-pub(super) async fn accept_by(
-    conn: &mut SqliteConnection,
-    boot: BootId,
-    new: NewFanout,
-    start_by: Instant,
-) -> Answer<Accepted> {
-    if Instant::now() > start_by {
-        return Err(StoreError::Unavailable("accept: the writer was busy for too long".to_owned()).into());
-    }
-    accept(conn, boot, new).await
-}
-
-/// The same at any time.
+/// Commits an event and its fan-out, or says which fan-out it is already.
 pub(super) async fn accept(conn: &mut SqliteConnection, boot: BootId, new: NewFanout) -> Answer<Accepted> {
     match decide(&new, &facts(conn, &new).await?) {
         Plan::Answer(accepted) => Ok(*accepted),

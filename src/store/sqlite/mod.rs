@@ -119,7 +119,7 @@ impl Store for SqliteStore {
     }
 
     async fn accept_by(&self, boot: BootId, new: NewFanout, start_by: Instant) -> Result<Accepted, StoreError> {
-        self.writer.run(3, move |c| accept::accept_by(c, boot, new, start_by).boxed()).await
+        self.writer.run_by(start_by, 3, move |c| correct::accept(c, boot, new).boxed()).await
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {

@@ -174,8 +174,10 @@ async fn reported(conn: &mut SqliteConnection, id: FanoutId) -> Answer<Option<Se
 
 /// What is accepted and not done yet.
 pub(super) async fn backlog(conn: &mut SqliteConnection) -> Answer<Waiting> {
-    let fanouts: i64 = query_scalar(sql::BACKLOG).fetch_one(&mut *conn).await?;
-    let rows: Vec<(i64, i64)> = query_as(sql::OPEN_CHUNKS_BY_CLASS).bind(now_ms()).fetch_all(conn).await?;
-    let open = |(class, n): (i64, i64)| Ok((code(class, Class::from_code)?, count("open chunks", n)?));
-    Ok(Waiting { fanouts: count("backlog", fanouts)?, open_chunks: rows.into_iter().map(open).collect::<Answer<_>>()? })
+    let now = now_ms();
+    let fanouts: Vec<(i64, i64)> = query_as(sql::BACKLOG).bind(now).fetch_all(&mut *conn).await?;
+    let chunks: Vec<(i64, i64)> = query_as(sql::OPEN_CHUNKS_BY_CLASS).bind(now).fetch_all(conn).await?;
+    let open = |(class, n): (i64, i64)| Ok::<_, Fault>((code(class, Class::from_code)?, count("backlog", n)?));
+    let open_fanouts = fanouts.into_iter().map(open).collect::<Answer<_>>()?;
+    Ok(Waiting { open_fanouts, open_chunks: chunks.into_iter().map(open).collect::<Answer<_>>()? })
 }

@@ -202,7 +202,7 @@ async fn reads_go_on_while_the_writer_is_busy() {
     let store = Arc::new(store);
     store.accept(BootId::fresh(), goal("evt-1")).await.unwrap();
     let gate = hold(&store).await;
-    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 1);
     assert_eq!(store.fanouts(FanoutQuery { limit: 9, ..FanoutQuery::default() }).await.unwrap().len(), 1);
     gate.send(()).unwrap();
 }
@@ -288,6 +288,21 @@ async fn a_write_lock_held_by_another_program_makes_it_unavailable_until_it_lets
     assert!(matches!(store.accept(BootId::fresh(), goal("evt-1")).await.unwrap(), Accepted::New(_)));
 }
 
+/// Where an event waits 250 ms, another program may hold the file for seconds.
+#[tokio::test]
+async fn whose_turn_does_not_come_in_time_hears_so_while_the_lock_is_held_and_nothing_is_kept() {
+    let (directory, store) = fresh().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(place(&directory));
+    let mut other = SqliteConnection::connect_with(&options).await.unwrap();
+    let lock = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let soon = Instant::now() + std::time::Duration::from_millis(50);
+    let refused = store.accept_by(BootId::fresh(), goal("evt-1"), soon).await.unwrap_err();
+    assert!(matches!(&refused, StoreError::Unavailable(text) if text.contains("busy for too long")), "{refused}");
+    lock.rollback().await.unwrap();
+    assert!(matches!(store.accept(BootId::fresh(), goal("evt-2")).await.unwrap(), Accepted::New(_)));
+    assert!(matches!(store.accept(BootId::fresh(), goal("evt-1")).await.unwrap(), Accepted::New(_)));
+}
+
 #[tokio::test]
 async fn a_caller_who_gives_up_does_not_cancel_its_job() {
     let (_directory, store) = fresh().await;
@@ -316,7 +331,7 @@ async fn closing_waits_for_what_was_handed_over_and_refuses_what_comes_later() {
     assert!(matches!(store.backlog().await, Err(StoreError::Unavailable(_))));
     assert!(!directory.path().join("fanfare.db-wal").exists(), "all is in the one file");
     let store = open(&place(&directory)).await;
-    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 1);
 }
 
 #[tokio::test]

@@ -7,8 +7,9 @@
 use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -16,6 +17,7 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use super::fault::{Answer, Fault};
 use super::file::OpenFile;
@@ -89,6 +91,27 @@ impl Writer {
         answer.await.map_err(|_| closed())?
     }
 
+    /// The same for a caller who is told at `start_by` if the turn of its work has not come by then: another program may
+    /// hold the file for longer than anybody waits. Whoever takes the turn first, the writer to run it or the caller to give
+    /// it up, decides.
+    pub(super) async fn run_by<T, F>(&self, start_by: Instant, rows: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
+        let turn = Arc::new(AtomicBool::new(false));
+        let writers = Arc::clone(&turn);
+        let mut answer = pin!(self.run(rows, move |conn| {
+            let given_up = writers.swap(true, Ordering::Relaxed) || Instant::now() > start_by;
+            if given_up { async { Err(too_late().into()) }.boxed() } else { work(conn) }
+        }));
+        match timeout_at(start_by, &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) if turn.swap(true, Ordering::Relaxed) => answer.await,
+            Err(_) => Err(too_late()),
+        }
+    }
+
     /// Waits for every job handed over so far, then closes the connection and gives the lock back.
     pub(super) async fn close(&self) {
         let (done, closed) = oneshot::channel();
@@ -117,6 +140,10 @@ fn whole_transaction(fault: Fault) -> StoreError {
         StoreError::Statement(text) => StoreError::Unavailable(text),
         other => other,
     }
+}
+
+fn too_late() -> StoreError {
+    StoreError::Unavailable("the writer was busy for too long".to_owned())
 }
 
 fn closed() -> StoreError {

@@ -171,7 +171,7 @@ pub async fn an_event_of_another_match_is_not_corrected(store: Shared) {
     assert_eq!(refused, Accepted::OtherMatch(MatchId::parse("4711").unwrap()));
     assert_eq!(view(&store, original).await.state, FanoutState::Freezing);
     assert_eq!(store.seen(wrong.event.id).await.unwrap(), None, "nothing of it is kept");
-    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 1);
 }
 
 /// Whichever is first, the correction is what is left, and the original is known to be corrected.
@@ -327,7 +327,7 @@ pub async fn the_same_news_under_twenty_ids_at_once_is_one_fanout(store: Shared)
     }
     let [only] = &new[..] else { panic!("{new:?}") };
     assert_eq!(same_as, vec![(only.id, only.event.id.clone()); 19]);
-    assert_eq!(store.backlog().await.unwrap().fanouts, 1);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 1);
     // Each of the ids is known from now on.
     let again = (0..20).map(|i| format!("evt-{i}")).find(|id| *id != only.event.id.as_str()).unwrap();
     let told = store.accept(boot, same(&again)).await.unwrap();

@@ -38,7 +38,7 @@ pub async fn exactly_one_of_eight_callers_settles(store: Shared) {
     }
     assert_eq!(settled, 1);
     assert_eq!(store.settle(FanoutId(i64::MAX)).await.unwrap(), SettleReply::NotOurs);
-    assert_eq!(store.backlog().await.unwrap().fanouts, 0);
+    assert_eq!(store.backlog().await.unwrap().fanouts(), 0);
 }
 
 pub async fn of_two_that_close_the_last_chunks_at_once_one_settles(store: Shared) {

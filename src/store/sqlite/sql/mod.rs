@@ -201,7 +201,8 @@ statements! {
         AND (f.state <> 3 OR c.state = 1)) ORDER BY id LIMIT ?1";
     UNREPORTED = "SELECT id FROM fanout WHERE settled_ms IS NOT NULL AND reported_ms IS NULL AND settled_ms <= ?1
         ORDER BY id LIMIT ?2";
-    BACKLOG = "SELECT count(*) FROM fanout WHERE settled_ms IS NULL";
+    BACKLOG = "SELECT class, count(*) FROM fanout WHERE settled_ms IS NULL AND (paused = 0 OR deadline_ms <= ?1)
+        GROUP BY class";
     OPEN_CHUNKS_BY_CLASS = "SELECT class, count(*) FROM chunk WHERE state = 0 AND fanout_id NOT IN
         (SELECT id FROM fanout WHERE settled_ms IS NULL AND paused <> 0 AND deadline_ms > ?1) GROUP BY class";
 

@@ -1,0 +1,236 @@
+//! What becomes of events when more arrive than fit: a real service over a real PostgreSQL whose commits take 20 ms more.
+//!
+//! `FANFARE_TEST_POSTGRES_URL=… cargo bench --bench ingest [-- --quick] [--seconds N] [--plot FILE.svg]` finds out how many
+//! events fit, then offers 1 to 50 times as many, whatever the service answers; the same with callers who come back at once,
+//! with a database that stands still, and without the gate. Each for 10 s, or as long as is said: two to three minutes in
+//! all. Service and generator have a core each where `taskset` is there.
+//!
+//! Exits with 1 unless, at 10 and 50 times: what is accepted in time is nine tenths of what fits, the 99th percentile of
+//! accepted is under twice the quiet one + 25 ms ("in time" is that too), that of refusals under 5 ms, `/livez` and `/readyz`
+//! say yes within 50 ms, the memory is flat; and nothing that was accepted is missing in the database at the end.
+//!
+//! `-- --knee` looks for the number of places from which on more of them only make everybody wait, and prints what to set
+//! `api.max_in_flight` to. `-- --import [--rows N]` imports a million devices, or as many as two minutes are enough for, beside
+//! a trickle of events, whose 99th percentile may double. `--quick` is a short look at whether all this works: it judges nothing but that something was accepted and
+//! refused, and that nothing was lost.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod import;
+mod load;
+mod plot;
+mod service;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sqlx::Executor;
+use tokio_util::sync::CancellationToken;
+
+use load::{Load, Offer, Rate, offer, told};
+use service::{AT_ONCE, Service, Wanted};
+
+/// The default: what the service works out itself.
+const WORKED_OUT: u32 = 0;
+/// As good as no gate.
+const NO_GATE: u32 = 65_536;
+
+#[derive(Clone, Copy)]
+struct Plan {
+    commit: Duration,
+    /// How long each load is offered.
+    lasts: Duration,
+    multiples: &'static [f64],
+    places: &'static [u32],
+    quick: bool,
+}
+
+const FULL: Plan = Plan {
+    commit: Duration::from_millis(20),
+    lasts: Duration::from_secs(10),
+    multiples: &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0],
+    places: &[4, 6, 8, 10, 12, 16, 24, 32, 64],
+    quick: false,
+};
+const QUICK: Plan = Plan {
+    commit: Duration::from_millis(100),
+    lasts: Duration::from_secs(2),
+    multiples: &[1.0, 10.0],
+    places: &[4, 10, 32],
+    quick: true,
+};
+
+impl Plan {
+    async fn service(self, places: u32) -> Service {
+        Service::start(Wanted { commit: self.commit, places }).await
+    }
+
+    fn offer(self, rate: Rate, in_time: Duration) -> Offer {
+        Offer { rate, lasts: self.lasts, stop: CancellationToken::new(), stubborn: false, in_time }
+    }
+}
+
+/// What all loads are measured by.
+struct Measure {
+    plan: Plan,
+    /// Events per second that fit.
+    fits: f64,
+    in_time: Duration,
+    wrong: Vec<String>,
+}
+
+impl Measure {
+    /// Events of a quarter of the places, one after the other; then of as many as there are connections, without a pause.
+    async fn of(plan: Plan, service: &Service, ids: &mut Vec<u64>) -> Self {
+        let quiet = offer(service, plan.offer(Rate::Closed(2), Duration::MAX), "quiet: 2 callers").await;
+        told(&quiet);
+        let callers = AT_ONCE as usize;
+        let full = offer(service, plan.offer(Rate::Closed(callers), Duration::MAX), format!("{callers} callers")).await;
+        told(&full);
+        ids.extend(quiet.ids);
+        ids.extend(full.ids);
+        let in_time = 2 * quiet.accepted_p99 + Duration::from_millis(25);
+        println!("{:.0} events/s fit; in time is within {in_time:?}", full.accepted);
+        Self { plan, fits: full.accepted, in_time, wrong: Vec::new() }
+    }
+
+    fn offer(&self, multiple: f64) -> Offer {
+        self.plan.offer(Rate::Open(self.fits * multiple), self.in_time)
+    }
+
+    /// Offers that many times what fits, and judges it.
+    async fn load(&mut self, service: &Service, multiple: f64, stubborn: bool, ids: &mut Vec<u64>) -> Load {
+        let name = format!("{multiple} times{}", if stubborn { ", coming back at once" } else { "" });
+        let mut load = offer(service, Offer { stubborn, ..self.offer(multiple) }, name).await;
+        told(&load);
+        if multiple >= 10.0 {
+            self.judge(&load, 0.9 * self.fits);
+        }
+        ids.append(&mut load.ids);
+        load
+    }
+
+    fn judge(&mut self, load: &Load, least: f64) {
+        let limits = [
+            (load.good >= least, format!("in time {:.0}/s, less than {least:.0}/s", load.good)),
+            (load.accepted_p99 <= self.in_time, format!("accepted in {:?}", load.accepted_p99)),
+            (load.refused_p99 < Duration::from_millis(5), format!("refused in {:?}", load.refused_p99)),
+            (load.health < Duration::from_millis(50), format!("health took {:?}", load.health)),
+            (load.grown_kib < 32 << 10, format!("grew by {} KiB", load.grown_kib)),
+        ];
+        let broken = limits.into_iter().filter(|(kept, _)| !kept);
+        self.wrong.extend(broken.map(|(_, what)| format!("{}: {what}", load.name)));
+    }
+}
+
+async fn measure(plan: Plan, plot: Option<String>) -> Vec<String> {
+    let service = plan.service(WORKED_OUT).await;
+    let mut ids = Vec::new();
+    let mut measure = Measure::of(plan, &service, &mut ids).await;
+    let mut with = Vec::new();
+    let mut last = Load::default();
+    for multiple in plan.multiples {
+        last = measure.load(&service, *multiple, false, &mut ids).await;
+        with.push((*multiple, last.good / measure.fits));
+    }
+    let storm = measure.load(&service, 10.0, true, &mut ids).await;
+    ids.extend(stalled(&mut measure, &service).await.ids);
+    let lost = service.lost(&ids).await;
+    let share = last.good / measure.fits * 100.0;
+    println!(
+        "at {}: {:.0} events/s accepted in time of {:.0}/s that fit, {share:.0} % (90 % wanted); refused within {:?} in the median, \
+         {:?} at the 99th percentile (5 ms wanted)",
+        last.name, last.good, measure.fits, last.refused_p50, last.refused_p99
+    );
+    println!("{} events were accepted, {lost} of them are missing in the database", ids.len());
+    drop(service);
+
+    let open = plan.service(NO_GATE).await;
+    let mut without = Vec::new();
+    for multiple in plan.multiples {
+        let half_as_long = Offer { lasts: plan.lasts / 2, ..measure.offer(*multiple) };
+        let load = offer(&open, half_as_long, format!("{multiple} times, no gate")).await;
+        told(&load);
+        without.push((*multiple, load.good / measure.fits));
+    }
+    if let Some(path) = plot {
+        std::fs::write(&path, plot::svg(measure.fits, &with, &without)).unwrap();
+    }
+    let mut wrong = measure.wrong;
+    if plan.quick {
+        wrong.clear();
+    }
+    if storm.accepted == 0.0 || storm.sent <= storm.accepted {
+        wrong.push("nothing was accepted, or nothing refused".to_owned());
+    }
+    if lost > 0 {
+        wrong.push(format!("{lost} accepted events are lost"));
+    }
+    wrong
+}
+
+/// Ten times what fits, while nothing is committed at all.
+async fn stalled(measure: &mut Measure, service: &Service) -> Load {
+    let mut blocker = service.database.connection().await;
+    blocker.execute("BEGIN; LOCK TABLE event IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let unblock = async {
+        tokio::time::sleep(measure.plan.lasts).await;
+        blocker.execute("ROLLBACK").await.unwrap();
+    };
+    let load = offer(service, measure.offer(10.0), "10 times, database stalled");
+    let (mut load, ()) = tokio::join!(load, unblock);
+    told(&load);
+    let ids = std::mem::take(&mut load.ids);
+    // Nobody can be accepted in time here.
+    measure.judge(&Load { accepted_p99: Duration::ZERO, ..load }, 0.0);
+    Load { ids, ..Load::default() }
+}
+
+/// The fewest places with which as much is accepted in time as with any number, within a thirtieth.
+async fn knee(plan: Plan) -> Vec<String> {
+    let first = plan.service(WORKED_OUT).await;
+    let measure = Measure::of(plan, &first, &mut Vec::new()).await;
+    drop(first);
+    let mut seen = Vec::new();
+    for places in plan.places {
+        let service = plan.service(*places).await;
+        let offer_of = Offer { lasts: plan.lasts / 2, ..measure.offer(2.0) };
+        let load = offer(&service, offer_of, format!("{places} places, 2 times")).await;
+        told(&load);
+        seen.push((*places, load.good));
+    }
+    let best = seen.iter().map(|(_, good)| *good).fold(0.0, f64::max);
+    let Some((places, _)) = seen.iter().find(|(_, good)| best > 0.0 && *good >= best * 29.0 / 30.0) else {
+        return vec!["nothing was accepted in time".to_owned()];
+    };
+    println!(
+        "api.max_in_flight = {places} for {AT_ONCE} connections: fewer places accept less, more only make everybody wait"
+    );
+    Vec::new()
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
+    let args: Vec<String> = std::env::args().collect();
+    let given = |name: &str| args.iter().any(|arg| arg == name);
+    let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
+    let mut plan = if given("--quick") { QUICK } else { FULL };
+    if let Some(seconds) = value("--seconds").and_then(|n| n.parse().ok()) {
+        plan.lasts = Duration::from_secs(seconds);
+    }
+    if !service::pin_generator().await {
+        eprintln!("no core of their own for service and generator: taskset is missing, or there is one core only");
+    }
+    let wrong = if given("--knee") {
+        knee(plan).await
+    } else if given("--import") {
+        let rows = value("--rows").and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+        import::measure(rows, plan.lasts).await
+    } else {
+        measure(plan, value("--plot")).await
+    };
+    wrong.iter().for_each(|what| eprintln!("{what}"));
+    if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,113 @@
+//! HTTP/2 as no decent client speaks it: the frames are written by hand.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::api::{SOON, Service, for_each_store};
+
+/// One frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+/// ENHANCE_YOUR_CALM.
+const CALM: u32 = 11;
+/// POST, http, /, and the authority x.
+const POST: &[u8] = &[0x83, 0x86, 0x84, 0x41, 1, b'x'];
+
+/// Kind and payload of every whole frame.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut frames = Vec::new();
+    while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = bytes {
+        let Some((payload, next)) = payload.split_at_checked(u32::from_be_bytes([0, *a, *b, *c]) as usize) else {
+            break;
+        };
+        frames.push((*kind, payload));
+        bytes = next;
+    }
+    frames
+}
+
+/// Sends it all, and reads what is answered until the connection ends.
+async fn ended(service: &Service, bytes: Vec<u8>) -> Vec<u8> {
+    let (mut reader, mut writer) = service.raw().await.into_split();
+    let feeding = tokio::spawn(async move {
+        // The server may hang up in the middle.
+        let _ = writer.write_all(&bytes).await;
+        writer
+    });
+    let mut answer = Vec::new();
+    let _ = timeout(SOON, reader.read_to_end(&mut answer)).await.expect("the connection must end");
+    let _ = feeding.await;
+    answer
+}
+
+/// Why the server said goodbye.
+fn goodbye(answer: &[u8]) -> Option<u32> {
+    let last = frames(answer).into_iter().rfind(|(kind, _)| *kind == GOAWAY)?;
+    Some(u32::from_be_bytes(last.1.get(4..8)?.try_into().ok()?))
+}
+
+/// CVE-2023-44487: whole streams that begin and end in one packet. The bytes are written by hand, because a decent client
+/// sends nothing of a stream it gave up in time.
+#[tokio::test]
+async fn streams_opened_and_reset_without_end_cost_their_caller_the_connection() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+        for stream in (1..4_000).step_by(2) {
+            bytes.extend(frame(HEADERS, END_HEADERS, stream, POST));
+            bytes.extend(frame(RESET, 0, stream, &8_u32.to_be_bytes()));
+        }
+        assert_eq!(goodbye(&ended(&service, bytes).await), Some(CALM));
+        service.accept("evt-1").await;
+    })
+    .await;
+}
+
+/// CVE-2024-27316: headers that never end.
+#[tokio::test]
+async fn headers_continued_without_end_cost_their_caller_the_connection() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        for piece in [&[][..], &[0x40, 1, b'a', 1, b'b'].repeat(3_000)] {
+            let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 0, 1, POST)].concat();
+            for _ in 0..200 {
+                bytes.extend(frame(CONTINUATION, 0, 1, piece));
+            }
+            let answer = ended(&service, bytes).await;
+            assert!(goodbye(&answer).is_some_and(|reason| reason != 0), "{:?}", frames(&answer));
+        }
+        service.accept("evt-1").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn callers_are_told_how_many_streams_and_how_long_headers_there_may_be() {
+    const STREAMS: u16 = 3;
+    const HEADER_BYTES: u16 = 6;
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        let mut stream = service.raw().await;
+        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        let mut settings = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+        stream.read_exact(&mut settings).await.unwrap();
+        let told = |id: u16| {
+            let mut all = settings.chunks(6).filter(|one| one[..2] == id.to_be_bytes());
+            all.next().map(|one| u32::from_be_bytes(one[2..].try_into().unwrap()))
+        };
+        assert_eq!((head[3], told(STREAMS), told(HEADER_BYTES)), (SETTINGS, Some(64), Some(32 * 1024)));
+    })
+    .await;
+}
