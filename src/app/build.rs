@@ -19,7 +19,7 @@ use crate::clock::DbClock;
 use crate::config::{Config, Engine};
 use crate::domain::catalogue::LiveCatalogue;
 use crate::domain::ids::BootId;
-use crate::fanout::claim::{Claimer, Doubt, Floor};
+use crate::fanout::claim::{Claimer, Doubt, EverySecond};
 use crate::fanout::flight::Slots;
 use crate::fanout::freeze::Freezer;
 use crate::fanout::lease::Lease;
@@ -228,7 +228,8 @@ impl Base {
             sender: wires.to_sender.clone(),
             jobs: HashMap::new(),
             doubt: Doubt::default(),
-            floor: Floor::default(),
+            floor: EverySecond::default(),
+            overdue: EverySecond::default(),
         }
     }
 

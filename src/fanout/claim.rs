@@ -13,7 +13,7 @@ use crate::clock::DbClock;
 use crate::domain::batch::{ClaimedChunk, FanoutJob};
 use crate::domain::bitmap::CHUNK_SIZE;
 use crate::domain::ids::{BootId, ChunkRef, FanoutId};
-use crate::store::{ClaimRequest, Store, StoreError};
+use crate::store::{ClaimRequest, Open, Store, StoreError};
 use crate::telemetry::Outage;
 
 use super::{Hands, ToSender};
@@ -30,7 +30,9 @@ const DOUBT: Duration = Duration::from_secs(12);
 /// While in doubt, what is ours is looked up this often.
 const RECOLLECT_EVERY: Duration = Duration::from_secs(3);
 /// A chunk of the least urgent class lasts for 10,000 launches, at its one in twenty: seconds, at any rate.
-const FLOOR_EVERY: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(1);
+/// Overdue chunks claimed at once with full hands: they leave them in the same turn.
+const OVERDUE_AT_ONCE: u32 = 16;
 /// Jobs remembered; beyond that all are forgotten.
 const REMEMBERED: usize = 256;
 
@@ -51,18 +53,20 @@ pub struct Claimer {
     /// Whether chunks may be ours that nobody here knows of.
     pub doubt: Doubt,
     /// When to look for something that is not urgent.
-    pub floor: Floor,
+    pub floor: EverySecond,
+    /// When to look for what is overdue.
+    pub overdue: EverySecond,
 }
 
-/// When to claim a chunk that is less urgent than all in hand.
+/// When to claim chunks whose turn by urgency may never come: less urgent than all in hand, or overdue.
 #[derive(Debug, Default)]
-pub struct Floor(Option<Instant>);
+pub struct EverySecond(Option<Instant>);
 
-impl Floor {
+impl EverySecond {
     fn due(&mut self, now: Instant) -> bool {
         let due = self.0.is_none_or(|at| at <= now);
         if due {
-            self.0 = Some(now + FLOOR_EVERY);
+            self.0 = Some(now + SELDOM);
         }
         due
     }
@@ -128,10 +132,10 @@ impl Claimer {
         let room = self.hands.room();
         if room > 0 {
             let want = u32::try_from(room.div_ceil(CHUNK_SIZE)).unwrap_or(u32::MAX);
-            return Some(ClaimRequest { boot: self.boot, want, ahead_of: None });
+            return Some(ClaimRequest { boot: self.boot, want, of: Open::All });
         }
-        let ahead_of = self.hands.displaced()?;
-        Some(ClaimRequest { boot: self.boot, want: 1, ahead_of: Some(ahead_of) })
+        let (class, rank) = self.hands.displaced()?;
+        Some(ClaimRequest { boot: self.boot, want: 1, of: Open::AheadOf(class, rank) })
     }
 
     /// Chunks taken; `None` when the hands want none. Claims go by urgency, so that while there is always something urgent
@@ -139,6 +143,12 @@ impl Claimer {
     async fn fill(&mut self) -> Result<Option<usize>, StoreError> {
         if let Some(than) = self.hands.without_bulk().filter(|_| self.floor.due(Instant::now())) {
             let claimed = self.store.claim_floor(self.boot, than).await?;
+            self.keep(claimed).await?;
+        }
+        // A gate may keep the hands full for minutes; whoever waits for a fan-out whose time is over must not wait for it.
+        if self.hands.room() == 0 && self.overdue.due(Instant::now()) {
+            let overdue = ClaimRequest { boot: self.boot, want: OVERDUE_AT_ONCE, of: Open::Overdue };
+            let claimed = self.store.claim(overdue).await?;
             self.keep(claimed).await?;
         }
         let Some(request) = self.request() else { return Ok(None) };
@@ -212,9 +222,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_floor_is_looked_after_once_a_second() {
+    async fn what_is_not_urgent_is_looked_after_once_a_second() {
         let t = Instant::now();
-        let mut floor = Floor::default();
+        let mut floor = EverySecond::default();
         let looks: Vec<u64> = (0..30).filter(|i| floor.due(t + Duration::from_millis(i * 100))).collect();
         assert_eq!(looks, [0, 10, 20]);
     }

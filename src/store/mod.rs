@@ -133,7 +133,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes up to `want` open chunks in order of (class, rank), each with recipients looked up now. The `maybe` of a
     /// chunk that was ever lost uncleanly is everyone without an outcome.
-    /// With `ahead_of` only chunks before that place.
+    /// Of those that are overdue any come first.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, StoreError>;
 
     /// Takes the first open chunk of the least urgent class that has any, if that class is less urgent than `than`: it

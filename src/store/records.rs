@@ -131,8 +131,19 @@ pub struct ClaimRequest {
     pub boot: BootId,
     /// Most chunks.
     pub want: u32,
-    /// Only chunks before this place in the order of (class, rank).
-    pub ahead_of: Option<(Class, i64)>,
+    /// Which of the open ones.
+    pub of: Open,
+}
+
+/// Which open chunks are claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// All.
+    All,
+    /// Those before this place in the order of (class, rank).
+    AheadOf(Class, i64),
+    /// Those of fan-outs whose deadline has passed: they are only to be ended.
+    Overdue,
 }
 
 /// The answer to a heartbeat.

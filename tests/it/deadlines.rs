@@ -52,6 +52,25 @@ async fn a_standstill_past_the_deadline() {
     assert_eq!(world.emulator.stats().requests, asked, "nobody was sent to after the deadline");
 }
 
+/// The hands are full of one that waits through an outage: another whose time is over ends then, and not with it.
+async fn over_while_the_hands_are_full() {
+    let world = World::new(Database::Postgres, false).await;
+    let away = Rule { answer: "unavailable".into(), ..Rule::default() };
+    world.emulate(Control { rules: vec![away], ..Control::default() });
+    let service = world.spawn().await;
+    let tokens = |run: &str, n: usize| (0..n).map(|i| format!("ok-{run}-{i}")).collect::<Vec<_>>();
+    service.follow("patient", &tokens("patient", 300)).await;
+    service.follow("hasty", &tokens("hasty", 400)).await;
+    let patient = service.goal("patient", "patient", 600).await;
+    world.emulator.logged(20).await;
+    // It is larger and later: nothing puts it before what is in hand.
+    let hasty = service.goal("hasty", "hasty", 5).await;
+    let fanout = service.settled(&hasty).await;
+    assert_eq!((fanout.outcomes["expired"], fanout.attempts), (400, 0), "{fanout:?}");
+    let open = service.client.fanout(&patient, Duration::ZERO).await.unwrap();
+    assert!(open.pending == 300 && open.settled_at.is_none(), "{open:?}");
+}
+
 /// An attempt that is in flight at the deadline is left alone: its answer is a fact, and FCM was told how long the
 /// message is good for. Nothing is launched any more.
 async fn in_flight_at_the_deadline() {
@@ -97,6 +116,7 @@ async fn a_deadline_ends_everybody_with_the_truth() {
         ("outage", Box::pin(an_outage_past_the_deadline())),
         ("standstill", Box::pin(a_standstill_past_the_deadline())),
         ("in flight", Box::pin(in_flight_at_the_deadline())),
+        ("full hands", Box::pin(over_while_the_hands_are_full())),
         ("forty hang", Box::pin(some_hang("scattered", |i| i % 50 == 20, 1_000))),
         ("a row of 32 hangs", Box::pin(some_hang("in-a-row", |i| i < 32, 200))),
     ])

@@ -9,7 +9,7 @@ use super::rows::ClaimedRow;
 use crate::domain::batch::{ClaimedChunk, Class};
 use crate::domain::ids::{BootId, ChunkRef};
 use crate::store::damaged::{LEFT_ALONE_MS, warn_of_chunks};
-use crate::store::{ClaimRequest, FreezeStep};
+use crate::store::{ClaimRequest, FreezeStep, Open};
 
 /// The live ones among the devices of `i.keys`. A device that is gone has no element.
 /// Bitmaps of different length would end the statement for every chunk; one of them does not parse, later.
@@ -41,6 +41,21 @@ WITH c AS (
     WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND (k.class, k.rank) < (coalesce($3, 32767::smallint), coalesce($4, 9223372036854775807))
       AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
     ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+k AS (
+    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
+    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
+    RETURNING k.*)"
+);
+
+/// Few are unsettled, so their chunks are found by key and not in the order of all open ones.
+pub(super) const CLAIM_OVERDUE: &str = with_recipients!(
+    "
+WITH over AS MATERIALIZED (
+    SELECT id FROM fanout WHERE settled_ms IS NULL AND state <> 3 AND deadline_ms <= fanfare_now_ms()),
+c AS (
+    SELECT k.fanout_id, k.chunk_no FROM chunk k
+    WHERE k.fanout_id IN (SELECT id FROM over) AND k.state = 0 AND k.not_before_ms <= fanfare_now_ms()
+    LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
 k AS (
     UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
     FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
@@ -86,13 +101,24 @@ FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
 WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch AND k.state = 1 AND k.owner = $1";
 
 pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
+    let place = match request.of {
+        Open::All => (None, None),
+        Open::AheadOf(class, rank) => (Some(class.code()), Some(rank)),
+        Open::Overdue => return overdue(conn, request).await,
+    };
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
         .bind(i64::from(request.want))
-        .bind(request.ahead_of.map(|(class, _)| class.code()))
-        .bind(request.ahead_of.map(|(_, rank)| rank))
+        .bind(place.0)
+        .bind(place.1)
         .fetch_all(&mut *conn)
         .await?;
+    readable(conn, request.boot, rows).await
+}
+
+async fn overdue(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
+    let rows: Vec<ClaimedRow> =
+        sqlx::query_as(CLAIM_OVERDUE).bind(request.boot.0).bind(i64::from(request.want)).fetch_all(&mut *conn).await?;
     readable(conn, request.boot, rows).await
 }
 

@@ -16,6 +16,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("cancel.CLOSE", cancel::CLOSE),
     ("cancel.IN_HAND", cancel::IN_HAND),
     ("claim.CLAIM", claim::CLAIM),
+    ("claim.CLAIM_OVERDUE", claim::CLAIM_OVERDUE),
     ("claim.CLAIM_FLOOR", claim::CLAIM_FLOOR),
     ("claim.OF_A_STEP", claim::OF_A_STEP),
     ("claim.OWNED", claim::OWNED),

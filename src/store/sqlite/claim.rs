@@ -13,7 +13,7 @@ use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::{BootId, ChunkRef, DeviceKey, FanoutId};
 use crate::domain::recipient::Recipient;
 use crate::store::damaged::{LEFT_ALONE_MS, warn_of_chunks};
-use crate::store::{ClaimRequest, FreezeStep, StoreError};
+use crate::store::{ClaimRequest, FreezeStep, Open, StoreError};
 
 #[derive(FromRow)]
 struct ChunkRow {
@@ -31,8 +31,13 @@ struct ChunkRow {
 
 /// Takes open chunks in order of (class, rank).
 pub(super) async fn claim(conn: &mut SqliteConnection, request: ClaimRequest) -> Answer<Vec<ClaimedChunk>> {
-    let (class, rank) = request.ahead_of.map_or((i16::MAX, i64::MAX), |(class, rank)| (class.code(), rank));
-    let open = query_as(sql::OPEN_CHUNKS).bind(class).bind(now_ms()).bind(request.want).bind(rank);
+    let open = match request.of {
+        Open::All => query_as(sql::OPEN_CHUNKS).bind(i16::MAX).bind(now_ms()).bind(request.want).bind(i64::MAX),
+        Open::AheadOf(class, rank) => {
+            query_as(sql::OPEN_CHUNKS).bind(class.code()).bind(now_ms()).bind(request.want).bind(rank)
+        }
+        Open::Overdue => query_as(sql::OVERDUE_CHUNKS).bind(now_ms()).bind(request.want),
+    };
     let open: Vec<ChunkRow> = open.fetch_all(&mut *conn).await?;
     take(conn, request.boot, open).await
 }

@@ -13,6 +13,7 @@ use crate::domain::batch::Class;
 use crate::domain::event::Event;
 use crate::domain::ids::{EventId, MatchId, UserId};
 use crate::domain::recipient::{Address, KindMask, Locale, Platform};
+use crate::store::Open;
 
 const LEASE_MS: i64 = 3_600_000;
 
@@ -415,7 +416,7 @@ async fn what_a_dead_process_held_is_free_at_the_next_start_however_long_its_lea
     let boot = BootId::fresh();
     let beat = store.heartbeat(boot, LEASE_MS).await.unwrap();
     assert_eq!((beat.live_instances, beat.freed_chunks, beat.set_aside), (1, 1, 0));
-    let chunks = store.claim(ClaimRequest { boot, want: 9, ahead_of: None }).await.unwrap();
+    let chunks = store.claim(ClaimRequest { boot, want: 9, of: Open::All }).await.unwrap();
     assert_eq!((chunks[0].epoch, chunks[0].maybe.count()), (3, 2), "freed and claimed again, all may have been sent");
     assert_eq!(store.fanout(fanout).await.unwrap().unwrap().interrupted, 1);
 }
@@ -430,7 +431,7 @@ async fn what_a_process_handed_back_before_it_ended_is_not_unclean() {
     let store = open(&place(&directory)).await;
     let boot = BootId::fresh();
     assert_eq!(store.heartbeat(boot, LEASE_MS).await.unwrap().freed_chunks, 0);
-    let chunks = store.claim(ClaimRequest { boot, want: 9, ahead_of: None }).await.unwrap();
+    let chunks = store.claim(ClaimRequest { boot, want: 9, of: Open::All }).await.unwrap();
     assert_eq!((chunks[0].epoch, chunks[0].maybe.count()), (2, 0));
     assert_eq!(store.fanout(fanout).await.unwrap().unwrap().interrupted, 0);
 }

@@ -8,7 +8,7 @@ use fanfare::domain::derived::{Pause, PauseReason};
 use fanfare::domain::ids::DeviceKey;
 use fanfare::domain::outcome::Outcome;
 use fanfare::domain::recipient::Address;
-use fanfare::store::{ClaimRequest, FreezeReply, NewSweep, SweepBegun};
+use fanfare::store::{Accepted, ClaimRequest, FreezeReply, NewFanout, NewSweep, Open, SweepBegun};
 
 use tokio::sync::Barrier;
 
@@ -45,13 +45,35 @@ pub async fn only_what_goes_before_a_place_is_claimed_when_asked(store: Shared) 
         store.freeze_step(step).await.unwrap();
     }
     let ahead = async |class, rank| {
-        let claimed = store.claim(ClaimRequest { boot, want: 10, ahead_of: Some((class, rank)) }).await.unwrap();
+        let claimed = store.claim(ClaimRequest { boot, want: 10, of: Open::AheadOf(class, rank) }).await.unwrap();
         claimed.iter().map(|c| (c.class, c.rank)).collect::<Vec<_>>()
     };
     assert_eq!(ahead(Class::Urgent, i64::MAX).await, []);
     assert_eq!(ahead(Class::Normal, 5).await, [], "its own place is not ahead of it");
     assert_eq!(ahead(Class::Bulk, 5).await, [(Class::Normal, 5)]);
     assert_eq!(ahead(Class::Bulk, 6).await, [(Class::Bulk, 5)]);
+}
+
+pub async fn what_is_overdue_is_claimed_by_itself(store: Shared) {
+    let boot = instance(&store).await;
+    let frozen_for = async |id: &str, lasts_ms: i64| {
+        let keys = followers(&store, id, 3).await;
+        let deadline_ms = store.now_ms().await.unwrap() + lasts_ms;
+        let new = NewFanout { deadline_ms, ..posted(id, Class::Normal, 1) };
+        let Accepted::New(job) = store.accept(boot, new).await.unwrap() else { panic!("{id} is new") };
+        store.freeze_step(whole(boot, &job, &keys, &[1, 1, 1])).await.unwrap();
+        job.job.id
+    };
+    frozen_for("in-time", 600_000).await;
+    let over = frozen_for("over", 0).await;
+    let overdue = async |want| {
+        let claimed = store.claim(ClaimRequest { boot, want, of: Open::Overdue }).await.unwrap();
+        claimed.iter().map(|c| c.chunk.fanout).collect::<Vec<_>>()
+    };
+    assert_eq!(overdue(2).await, [over, over]);
+    assert_eq!(overdue(9).await, [over]);
+    assert_eq!(overdue(9).await, []);
+    assert_eq!(claim(&store, boot, 9).await.len(), 3, "the others are left alone");
 }
 
 pub async fn the_floor_is_the_first_chunk_of_the_least_urgent_class(store: Shared) {

@@ -120,6 +120,7 @@ on_every_engine! {
     freezing::rows_that_come_and_go_between_two_pages_are_frozen_once_or_not_at_all,
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
     claiming::only_what_goes_before_a_place_is_claimed_when_asked,
+    claiming::what_is_overdue_is_claimed_by_itself,
     claiming::the_floor_is_the_first_chunk_of_the_least_urgent_class,
     claiming::the_floor_passes_by_what_is_paused_or_waits,
     claiming::two_claimers_never_get_the_same_chunk,

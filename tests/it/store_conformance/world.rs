@@ -14,7 +14,7 @@ use fanfare::domain::outcome::{Cause, Outcome};
 use fanfare::domain::recipient::{Address, Device, DeviceState, Follows, KindMask, Locale, Platform};
 use fanfare::domain::tally::{PartCounters, Tally};
 use fanfare::store::{
-    Accepted, ClaimRequest, FollowerPage, FreezeJob, FreezeReply, FreezeStep, ImportRow, NewFanout, SettleReply,
+    Accepted, ClaimRequest, FollowerPage, FreezeJob, FreezeReply, FreezeStep, ImportRow, NewFanout, Open, SettleReply,
     Settled, Store,
 };
 
@@ -153,7 +153,7 @@ pub async fn frozen(store: &Shared, boot: BootId, id: &str, sizes: &[usize]) -> 
 }
 
 pub async fn claim(store: &Shared, boot: BootId, want: u32) -> Vec<ClaimedChunk> {
-    store.claim(ClaimRequest { boot, want, ahead_of: None }).await.unwrap()
+    store.claim(ClaimRequest { boot, want, of: Open::All }).await.unwrap()
 }
 
 /// A frozen fan-out of one chunk, claimed.

@@ -107,6 +107,11 @@ statements! {
         WHERE c.state = 0 AND (c.class, c.rank) < (?1, ?4) AND c.not_before_ms <= ?2 AND f.state <> 3
         AND (f.paused = 0 OR f.deadline_ms <= ?2)
         ORDER BY c.class, c.rank, c.fanout_id, c.chunk_no LIMIT ?3";
+    OVERDUE_CHUNKS = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
+        FROM fanout f CROSS JOIN chunk c ON c.fanout_id = f.id
+        CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
+        WHERE f.settled_ms IS NULL AND f.state <> 3 AND f.deadline_ms <= ?1
+        AND c.state = 0 AND c.not_before_ms <= ?1 LIMIT ?2";
     FLOOR_CHUNK = "SELECT c.fanout_id, c.chunk_no, c.n, c.class, c.rank, c.epoch, c.done, c.maybe, c.unclean, i.keys
         FROM chunk c CROSS JOIN fanout f ON f.id = c.fanout_id
         CROSS JOIN chunk_ids i ON i.fanout_id = c.fanout_id AND i.chunk_no = c.chunk_no
