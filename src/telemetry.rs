@@ -87,6 +87,11 @@ impl Outage {
         !std::mem::replace(&mut self.0, true)
     }
 
+    /// It failed, and has not worked since.
+    pub const fn is_on(&self) -> bool {
+        self.0
+    }
+
     /// It worked; `true` when that is news.
     pub const fn over(&mut self) -> bool {
         std::mem::replace(&mut self.0, false)

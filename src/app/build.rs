@@ -229,7 +229,7 @@ impl Base {
             jobs: HashMap::new(),
             doubt: Doubt::default(),
             floor: EverySecond::default(),
-            overdue: EverySecond::default(),
+            full: EverySecond::default(),
         }
     }
 

@@ -31,8 +31,10 @@ const DOUBT: Duration = Duration::from_secs(12);
 const RECOLLECT_EVERY: Duration = Duration::from_secs(3);
 /// A chunk of the least urgent class lasts for 10,000 launches, at its one in twenty: seconds, at any rate.
 const SELDOM: Duration = Duration::from_secs(1);
-/// Overdue chunks claimed at once with full hands: they leave them in the same turn.
+/// Overdue chunks claimed at once with full hands: they leave them in the next turn.
 const OVERDUE_AT_ONCE: u32 = 16;
+/// And so often in a second: 64,000 recipients, which is what memory has room for beside those in hand.
+const OVERDUE_ROUNDS: u32 = 8;
 /// Jobs remembered; beyond that all are forgotten.
 const REMEMBERED: usize = 256;
 
@@ -54,8 +56,8 @@ pub struct Claimer {
     pub doubt: Doubt,
     /// When to look for something that is not urgent.
     pub floor: EverySecond,
-    /// When to look for what is overdue.
-    pub overdue: EverySecond,
+    /// When to look for what does not wait for room.
+    pub full: EverySecond,
 }
 
 /// When to claim chunks whose turn by urgency may never come: less urgent than all in hand, or overdue.
@@ -101,6 +103,7 @@ impl Claimer {
                 () = stop.cancelled() => return,
                 () = self.hands.fresh.notified() => {}
                 () = self.hands.low.notified(), if !dry => {}
+                () = self.hands.thin.notified() => {}
                 () = self.hands.doubt.notified() => self.doubt.rise(Instant::now()),
                 () = tokio::time::sleep(POLL) => {}
             }
@@ -109,8 +112,9 @@ impl Claimer {
             }
             match self.fill().await {
                 Ok(None) => {}
-                Ok(Some(taken)) => {
-                    dry = taken == 0;
+                Ok(Some((of, taken))) => {
+                    // That nothing goes before what is in hand does not say that nothing comes after it.
+                    dry = if of == Open::All { taken == 0 } else { dry };
                     if outage.over() {
                         tracing::info!(target: "fanfare::fanout", taken, "claims are back");
                     }
@@ -127,7 +131,7 @@ impl Claimer {
         }
     }
 
-    /// What to ask for: chunks to fill the hands, or, with full hands, one that goes before the last in hand.
+    /// What to ask for: chunks to fill the hands, or, with full hands, one that goes before what fills them.
     fn request(&self) -> Option<ClaimRequest> {
         let room = self.hands.room();
         if room > 0 {
@@ -138,22 +142,37 @@ impl Claimer {
         Some(ClaimRequest { boot: self.boot, want: 1, of: Open::AheadOf(class, rank) })
     }
 
-    /// Chunks taken; `None` when the hands want none. Claims go by urgency, so that while there is always something urgent
+    /// Chunks taken, and of which; `None` when the hands want none. Claims go by urgency, so that while there is always something urgent
     /// they would never come to the least urgent class, and its floor in the hands would be a floor of nothing.
-    async fn fill(&mut self) -> Result<Option<usize>, StoreError> {
+    async fn fill(&mut self) -> Result<Option<(Open, usize)>, StoreError> {
         if let Some(than) = self.hands.without_bulk().filter(|_| self.floor.due(Instant::now())) {
             let claimed = self.store.claim_floor(self.boot, than).await?;
             self.keep(claimed).await?;
         }
-        // A gate may keep the hands full for minutes; whoever waits for a fan-out whose time is over must not wait for it.
-        if self.hands.room() == 0 && self.overdue.due(Instant::now()) {
-            let overdue = ClaimRequest { boot: self.boot, want: OVERDUE_AT_ONCE, of: Open::Overdue };
-            let claimed = self.store.claim(overdue).await?;
-            self.keep(claimed).await?;
+        if self.hands.room() == 0 && self.full.due(Instant::now()) {
+            self.fill_full().await?;
         }
         let Some(request) = self.request() else { return Ok(None) };
-        let claimed = self.store.claim(request).await?;
-        self.keep(claimed).await.map(Some)
+        self.claim(request.want, request.of).await.map(|taken| Some((request.of, taken)))
+    }
+
+    /// A gate may keep the hands full for minutes. Whoever waits for a fan-out whose time is over must not wait for it; and
+    /// when the breaker is the gate, it must not be probed only with those that are in hand: they may be what opened it.
+    async fn fill_full(&mut self) -> Result<(), StoreError> {
+        for _ in 0..OVERDUE_ROUNDS {
+            if self.claim(OVERDUE_AT_ONCE, Open::Overdue).await? < OVERDUE_AT_ONCE as usize {
+                break;
+            }
+        }
+        if self.hands.held_by_breaker() {
+            self.claim(1, Open::Others).await?;
+        }
+        Ok(())
+    }
+
+    async fn claim(&mut self, want: u32, of: Open) -> Result<usize, StoreError> {
+        let claimed = self.store.claim(ClaimRequest { boot: self.boot, want, of }).await?;
+        self.keep(claimed).await
     }
 
     async fn keep(&mut self, claimed: Vec<ClaimedChunk>) -> Result<usize, StoreError> {

@@ -107,7 +107,7 @@ impl Dispatcher {
         let healthy = !self.gates.refused() && self.suspected.is_empty();
         let next = match self.gates.breaker.state() {
             BreakerState::Closed if healthy => Hand::pick,
-            BreakerState::HalfOpen => Hand::pick_probe,
+            BreakerState::HalfOpen | BreakerState::Ramping => Hand::pick_probe,
             _ => Hand::pick_fresh,
         };
         while let Some(spot) = next(&mut self.hand) {

@@ -33,8 +33,8 @@ pub mod totals;
 pub mod variant;
 pub mod wiring;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI16, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI16, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -70,15 +70,15 @@ pub enum ToSender {
 pub struct Hands {
     enough: usize,
     launchable: Arc<AtomicU64>,
-    ahead: AtomicUsize,
     open: AtomicUsize,
     in_flight: AtomicUsize,
     breaker: AtomicU8,
     refused: AtomicU8,
     totals: Totals,
-    last_class: AtomicI16,
-    last_rank: AtomicI64,
+    least_urgent: AtomicI16,
+    place: Mutex<Option<(Class, i64)>>,
     low: Notify,
+    thin: Notify,
     fresh: Notify,
     doubt: Notify,
 }
@@ -97,15 +97,15 @@ impl Hands {
         Self {
             enough: usize::try_from(slots).map_or(usize::MAX, |slots| slots.saturating_mul(2)),
             launchable: Arc::new(AtomicU64::new(0)),
-            ahead: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             breaker: AtomicU8::new(0),
             refused: AtomicU8::new(0),
             totals,
-            last_class: AtomicI16::new(NO_CLASS),
-            last_rank: AtomicI64::new(0),
+            least_urgent: AtomicI16::new(NO_CLASS),
+            place: Mutex::new(None),
             low: Notify::new(),
+            thin: Notify::new(),
             fresh: Notify::new(),
             doubt: Notify::new(),
         }
@@ -114,16 +114,17 @@ impl Hands {
     fn show(&self, hand: &hand::Hand, in_flight: usize, (breaker, refused): (BreakerState, Refused)) {
         let launchable = hand.launchable();
         self.launchable.store(launchable as u64, Ordering::Relaxed);
-        self.ahead.store(hand.launchable_ahead_of_last(), Ordering::Relaxed);
         self.open.store(hand.open(), Ordering::Relaxed);
         self.in_flight.store(in_flight, Ordering::Relaxed);
         self.breaker.store(breaker as u8, Ordering::Relaxed);
         self.refused.store(refused.bits(), Ordering::Relaxed);
-        let last = hand.last();
-        self.last_class.store(last.map_or(NO_CLASS, |(class, _)| class.code()), Ordering::Relaxed);
-        self.last_rank.store(last.map_or(0, |(_, rank)| rank), Ordering::Relaxed);
+        self.least_urgent.store(hand.least_urgent().map_or(NO_CLASS, Class::code), Ordering::Relaxed);
+        let place = hand.place_of(self.enough);
+        let before = std::mem::replace(&mut *self.place(), place);
         if launchable < self.enough {
             self.low.notify_one();
+        } else if before.is_some() && place > before {
+            self.thin.notify_one();
         }
     }
 
@@ -171,21 +172,31 @@ impl Hands {
         self.enough.saturating_sub(self.launchable()).min(most)
     }
 
-    /// With full hands: the place of the last chunk in hand, while what is ahead of it would not fill them by itself. What
-    /// is ahead of that place goes first, and must not wait until the hands have room: at a low ceiling a chunk takes
-    /// minutes.
+    /// With full hands: the place of the chunk up to which they are full. What is ahead of it goes first, and must not wait
+    /// until the hands have room: at a low ceiling a chunk takes minutes. Each chunk that is claimed so fills the hands up
+    /// to an earlier place, so they never hold much more than they should.
     #[must_use]
     pub fn displaced(&self) -> Option<(Class, i64)> {
-        let full = self.ahead.load(Ordering::Relaxed) >= self.enough || self.open.load(Ordering::Relaxed) >= MOST_OPEN;
-        let class = Class::from_code(self.last_class.load(Ordering::Relaxed)).ok().filter(|_| !full)?;
-        Some((class, self.last_rank.load(Ordering::Relaxed)))
+        self.place().filter(|_| self.open.load(Ordering::Relaxed) < MOST_OPEN)
+    }
+
+    fn place(&self) -> MutexGuard<'_, Option<(Class, i64)>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the breaker lets nothing or only a probe through, while there is nobody else in hand to probe with.
+    #[must_use]
+    pub fn held_by_breaker(&self) -> bool {
+        let now = self.breaker.load(Ordering::Relaxed);
+        let holds = BreakerState::ALL.into_iter().any(|state| state as u8 == now && state.holds());
+        holds && self.open.load(Ordering::Relaxed) < MOST_OPEN
     }
 
     /// With chunks in hand and none of them of the least urgent class there is: the least urgent in hand.
     #[must_use]
     pub fn without_bulk(&self) -> Option<Class> {
         let room = self.open.load(Ordering::Relaxed) < MOST_OPEN;
-        Class::from_code(self.last_class.load(Ordering::Relaxed)).ok().filter(|class| room && *class != Class::Bulk)
+        Class::from_code(self.least_urgent.load(Ordering::Relaxed)).ok().filter(|class| room && *class != Class::Bulk)
     }
 
     /// An answer of the store was lost: this instance may own chunks it does not know of.

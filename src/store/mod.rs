@@ -10,6 +10,7 @@
 //! again by [`Store::take_freezes`], a chunk is found by [`Store::owned`].
 
 mod accepting;
+mod claiming;
 mod damaged;
 mod detached;
 mod explained;
@@ -36,6 +37,7 @@ use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
+pub use claiming::{ClaimRequest, Open};
 pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
 pub use records::*;
 pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};

@@ -52,21 +52,22 @@ async fn a_standstill_past_the_deadline() {
     assert_eq!(world.emulator.stats().requests, asked, "nobody was sent to after the deadline");
 }
 
-/// The hands are full of one that waits through an outage: another whose time is over ends then, and not with it.
+/// The hands are full of one that waits for our role to be given back: another whose time is over ends then, and not
+/// with it.
 async fn over_while_the_hands_are_full() {
     let world = World::new(Database::Postgres, false).await;
-    let away = Rule { answer: "unavailable".into(), ..Rule::default() };
-    world.emulate(Control { rules: vec![away], ..Control::default() });
+    let refused = Rule { answer: "iam".into(), ..Rule::default() };
+    world.emulate(Control { rules: vec![refused], ..Control::default() });
     let service = world.spawn().await;
     let tokens = |run: &str, n: usize| (0..n).map(|i| format!("ok-{run}-{i}")).collect::<Vec<_>>();
     service.follow("patient", &tokens("patient", 300)).await;
     service.follow("hasty", &tokens("hasty", 400)).await;
     let patient = service.goal("patient", "patient", 600).await;
-    world.emulator.logged(20).await;
+    service.says(1, |line| line["message"].as_str().is_some_and(|text| text.starts_with("credential refused"))).await;
     // It is larger and later: nothing puts it before what is in hand.
     let hasty = service.goal("hasty", "hasty", 5).await;
     let fanout = service.settled(&hasty).await;
-    assert_eq!((fanout.outcomes["expired"], fanout.attempts), (400, 0), "{fanout:?}");
+    assert_eq!((fanout.outcomes["credential"], fanout.attempts), (400, 0), "{fanout:?}");
     let open = service.client.fanout(&patient, Duration::ZERO).await.unwrap();
     assert!(open.pending == 300 && open.settled_at.is_none(), "{open:?}");
 }

@@ -301,6 +301,24 @@ async fn one_platforms_key() {
     assert!(to(&service, "open").is_empty(), "no outage");
 }
 
+/// The hands are full of devices that always fail, and the breaker is open for them: a goal that comes later is what it
+/// is probed with, although nothing puts it before what is in hand.
+async fn a_goal_behind_many_that_are_sick() {
+    let world = World::new(Database::Postgres, false).await;
+    let sick = Rule { prefix: "ok-sick-".into(), answer: "unavailable".into(), ..Rule::default() };
+    world.emulate(Control { rules: vec![sick], ..Control::default() });
+    let service = world.spawn().await;
+    let tokens = |run: &str, n: usize| (0..n).map(|i| format!("ok-{run}-{i}")).collect::<Vec<_>>();
+    service.follow("sick", &tokens("sick", 300)).await;
+    service.follow("sound", &tokens("sound", 400)).await;
+    let sick = service.goal("sick", "sick", 600).await;
+    service.says(1, |line| line["message"] == "breaker changed" && line["to"] == "open").await;
+    let sound = service.settled(&service.goal("sound", "sound", 60).await).await;
+    assert_eq!((sound.delivered, sound.failed), (400, 0), "{sound:?}");
+    let open = service.client.fanout(&sick, Duration::ZERO).await.unwrap();
+    assert_eq!(open.delivered, 0, "{open:?}");
+}
+
 /// Side by side, since all of them mostly wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_time_heals_loses_nobody_and_is_asked_little() {
@@ -311,6 +329,7 @@ async fn what_time_heals_loses_nobody_and_is_asked_little() {
         ("a connection that swallows", Box::pin(swallowed())),
         ("the retry budget", Box::pin(retries_within_their_budget())),
         ("503 with Retry-After for some", Box::pin(some_devices_of_a_sick_backend())),
+        ("many sick devices before a goal", Box::pin(a_goal_behind_many_that_are_sick())),
         ("the key of one platform", Box::pin(one_platforms_key())),
     ])
     .await;

@@ -78,9 +78,9 @@ impl Hand {
         fresh.or_else(|| self.pick())
     }
 
-    /// The recipient to probe the provider with. It comes from the fan-out that has failed least since it last got
+    /// The recipient to probe the provider with, and to try it with after an outage. It comes from the fan-out that has failed least since it last got
     /// through, then from the most urgent one: whole fan-outs may fail for a reason of their own (a replay to devices that
-    /// always fail), and as probes they would hold a half-open breaker shut for everybody.
+    /// always fail), and would hold a half-open breaker shut for everybody, and open one that has just closed.
     pub fn pick_probe(&mut self) -> Option<Spot> {
         if let Some(key) = self.calmest(Chunk::has_fresh) {
             return self.chunks.get_mut(&key).and_then(|chunk| last_of(key, chunk));
@@ -144,10 +144,15 @@ impl Hand {
         self.chunks.values().map(Chunk::launchable).sum()
     }
 
-    /// Recipients that can be launched now and are not of the last chunk.
+    /// The place of the chunk whose recipients come at the `n`-th launch from now; `None` with fewer launchable.
     #[must_use]
-    pub fn launchable_ahead_of_last(&self) -> usize {
-        self.launchable() - self.chunks.last_key_value().map_or(0, |(_, chunk)| chunk.launchable())
+    pub fn place_of(&self, n: usize) -> Option<(Class, i64)> {
+        let mut so_far = 0;
+        let mut reaches = self.chunks.iter().skip_while(|(_, chunk)| {
+            so_far += chunk.launchable();
+            so_far < n
+        });
+        reaches.next().map(|(key, _)| (key.class, key.rank))
     }
 
     /// Recipients without an outcome.
@@ -161,10 +166,10 @@ impl Hand {
         self.chunks.iter().map(|(key, chunk)| (*key, chunk))
     }
 
-    /// The place of the last chunk in hand.
+    /// The least urgent class in hand.
     #[must_use]
-    pub fn last(&self) -> Option<(Class, i64)> {
-        self.chunks.last_key_value().map(|(key, _)| (key.class, key.rank))
+    pub fn least_urgent(&self) -> Option<Class> {
+        self.chunks.last_key_value().map(|(key, _)| key.class)
     }
 
     /// Whether a fan-out has a chunk in hand.

@@ -92,6 +92,22 @@ fn rank_orders_a_class() {
 }
 
 #[test]
+fn the_hands_are_full_up_to_a_place_whatever_lies_behind_it() {
+    let mut hand = Hand::default();
+    assert_eq!(hand.place_of(1), None);
+    hand.add(claimed(1, Class::Urgent, 50, 500), job(1, Class::Urgent));
+    assert_eq!((hand.place_of(64), hand.place_of(501)), (Some((Class::Urgent, 50)), None));
+    hand.add(claimed(2, Class::Bulk, 10, 500), job(2, Class::Bulk));
+    assert_eq!(hand.place_of(64), Some((Class::Urgent, 50)), "the bulk chunk is no matter");
+    hand.add(claimed(3, Class::Urgent, 40, 40), job(3, Class::Urgent));
+    assert_eq!((hand.place_of(40), hand.place_of(64)), (Some((Class::Urgent, 40)), Some((Class::Urgent, 50))));
+    while hand.launchable() > 560 {
+        hand.pick();
+    }
+    assert!(hand.place_of(64).unwrap() > (Class::Urgent, 50), "60 of the urgent are left: the bulk chunk fills them");
+}
+
+#[test]
 fn gone_recipients_end_at_once_and_done_ones_are_skipped() {
     let mut hand = Hand::default();
     let mut chunk = claimed(1, Class::Urgent, 0, 4);

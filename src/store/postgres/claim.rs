@@ -62,6 +62,23 @@ k AS (
     RETURNING k.*)"
 );
 
+/// Of fan-outs of which this instance owns nothing, in order.
+pub(super) const CLAIM_OTHERS: &str = with_recipients!(
+    "
+WITH other AS MATERIALIZED (
+    SELECT id FROM fanout f
+    WHERE settled_ms IS NULL AND state <> 3 AND (paused = 0 OR deadline_ms <= fanfare_now_ms())
+      AND NOT EXISTS (SELECT 1 FROM chunk o WHERE o.fanout_id = f.id AND o.state = 1 AND o.owner = $1)),
+c AS (
+    SELECT k.fanout_id, k.chunk_no FROM chunk k
+    WHERE k.fanout_id IN (SELECT id FROM other) AND k.state = 0 AND k.not_before_ms <= fanfare_now_ms()
+    ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+k AS (
+    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
+    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
+    RETURNING k.*)"
+);
+
 /// The least urgent class is at the far end of the index of open chunks.
 pub(super) const CLAIM_FLOOR: &str = with_recipients!(
     "
@@ -104,7 +121,8 @@ pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Res
     let place = match request.of {
         Open::All => (None, None),
         Open::AheadOf(class, rank) => (Some(class.code()), Some(rank)),
-        Open::Overdue => return overdue(conn, request).await,
+        Open::Overdue => return by_fanout(conn, CLAIM_OVERDUE, request).await,
+        Open::Others => return by_fanout(conn, CLAIM_OTHERS, request).await,
     };
     let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
         .bind(request.boot.0)
@@ -116,9 +134,13 @@ pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Res
     readable(conn, request.boot, rows).await
 }
 
-async fn overdue(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
+async fn by_fanout(
+    conn: &mut PgConnection,
+    statement: &'static str,
+    request: ClaimRequest,
+) -> Result<Vec<ClaimedChunk>, Fault> {
     let rows: Vec<ClaimedRow> =
-        sqlx::query_as(CLAIM_OVERDUE).bind(request.boot.0).bind(i64::from(request.want)).fetch_all(&mut *conn).await?;
+        sqlx::query_as(statement).bind(request.boot.0).bind(i64::from(request.want)).fetch_all(&mut *conn).await?;
     readable(conn, request.boot, rows).await
 }
 

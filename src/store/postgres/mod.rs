@@ -39,12 +39,12 @@ use self::fault::{Fault, explain};
 use self::ingest::Ingest;
 use super::detached::detached;
 use super::records::{
-    Accepted, ClaimRequest, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply,
-    FreezeStep, Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
+    Accepted, DevicePage, DeviceView, FanoutQuery, FanoutView, FollowerPage, FreezeJob, FreezeReply, FreezeStep,
+    Heartbeat, ImportRow, Imported, NewFanout, PutDevice, SettleReply, Swept,
 };
 use super::{
-    ACCEPT_WITHIN, CancelReply, Explained, FrozenPage, NewReplay, NewSweep, Purge, ReplayReply, ResumeReply, Store,
-    StoreError, SweepBegun, SweepEnd, Waiting,
+    ACCEPT_WITHIN, CancelReply, ClaimRequest, Explained, FrozenPage, NewReplay, NewSweep, Purge, ReplayReply,
+    ResumeReply, Store, StoreError, SweepBegun, SweepEnd, Waiting,
 };
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
 use crate::domain::derived::{Pause, Source};

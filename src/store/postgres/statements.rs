@@ -17,6 +17,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("cancel.IN_HAND", cancel::IN_HAND),
     ("claim.CLAIM", claim::CLAIM),
     ("claim.CLAIM_OVERDUE", claim::CLAIM_OVERDUE),
+    ("claim.CLAIM_OTHERS", claim::CLAIM_OTHERS),
     ("claim.CLAIM_FLOOR", claim::CLAIM_FLOOR),
     ("claim.OF_A_STEP", claim::OF_A_STEP),
     ("claim.OWNED", claim::OWNED),

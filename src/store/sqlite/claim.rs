@@ -31,12 +31,14 @@ struct ChunkRow {
 
 /// Takes open chunks in order of (class, rank).
 pub(super) async fn claim(conn: &mut SqliteConnection, request: ClaimRequest) -> Answer<Vec<ClaimedChunk>> {
+    let owner = boot_bytes(request.boot);
     let open = match request.of {
         Open::All => query_as(sql::OPEN_CHUNKS).bind(i16::MAX).bind(now_ms()).bind(request.want).bind(i64::MAX),
         Open::AheadOf(class, rank) => {
             query_as(sql::OPEN_CHUNKS).bind(class.code()).bind(now_ms()).bind(request.want).bind(rank)
         }
         Open::Overdue => query_as(sql::OVERDUE_CHUNKS).bind(now_ms()).bind(request.want),
+        Open::Others => query_as(sql::OTHER_CHUNKS).bind(now_ms()).bind(request.want).bind(&owner),
     };
     let open: Vec<ChunkRow> = open.fetch_all(&mut *conn).await?;
     take(conn, request.boot, open).await

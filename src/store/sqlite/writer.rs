@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use sqlx::{ConnectOptions, Connection, SqliteConnection, query_scalar};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -85,15 +85,22 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
     {
+        self.hand_over(rows, None, work).await
+    }
+
+    async fn hand_over<T, F>(&self, rows: usize, turn: Option<Arc<AtomicBool>>, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { rows, work: Some(work), result: None, reply });
+        let job = Box::new(Pending { rows, work: Some(work), result: None, turn, reply });
         self.inbox.send(Message::Job(job)).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 
-    /// The same for a caller who is told at `start_by` if the turn of its work has not come by then: another program may
-    /// hold the file for longer than anybody waits. Whoever takes the turn first, the writer to run it or the caller to give
-    /// it up, decides.
+    /// The same for a caller who is told at `start_by` if its turn has not come by then: another program may hold the file.
+    /// Whoever takes the turn first, the writer to run it or the caller to give it up, decides.
     pub(super) async fn run_by<T, F>(&self, start_by: Instant, rows: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -101,7 +108,8 @@ impl Writer {
     {
         let turn = Arc::new(AtomicBool::new(false));
         let writers = Arc::clone(&turn);
-        let mut answer = pin!(self.run(rows, move |conn| {
+        let shown = Some(Arc::clone(&turn));
+        let mut answer = pin!(self.hand_over(rows, shown, move |conn| {
             let given_up = writers.swap(true, Ordering::Relaxed) || Instant::now() > start_by;
             if given_up { async { Err(too_late().into()) }.boxed() } else { work(conn) }
         }));
@@ -134,7 +142,7 @@ impl Writer {
     }
 }
 
-/// No job is to blame when the transaction around them fails, so each may be tried again.
+/// No job is to blame when the transaction fails: each may be tried again.
 fn whole_transaction(fault: Fault) -> StoreError {
     match fault.0 {
         StoreError::Statement(text) => StoreError::Unavailable(text),
@@ -154,6 +162,8 @@ fn closed() -> StoreError {
 #[async_trait]
 trait Job: Send {
     fn rows(&self) -> usize;
+    /// Whether its caller has been told that its turn did not come in time.
+    fn given_up(&self) -> bool;
     /// Whether what it wrote is to be kept.
     async fn run(&mut self, conn: &mut SqliteConnection) -> bool;
     fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
@@ -163,6 +173,8 @@ struct Pending<T, F> {
     rows: usize,
     work: Option<F>,
     result: Option<Result<T, StoreError>>,
+    /// Taken by the writer, which takes this job out of its queue only once, or by the caller.
+    turn: Option<Arc<AtomicBool>>,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
@@ -174,6 +186,10 @@ where
 {
     fn rows(&self) -> usize {
         self.rows
+    }
+
+    fn given_up(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.load(Ordering::Relaxed))
     }
 
     async fn run(&mut self, conn: &mut SqliteConnection) -> bool {
@@ -220,6 +236,8 @@ impl Task {
             let mut next = Some(first);
             while let Some(message) = next.take() {
                 match message {
+                    // They would keep those out that wait, while another program holds the file.
+                    Message::Job(job) if job.given_up() => drop(job),
                     Message::Job(job) => {
                         rows += job.rows();
                         batch.push(job);
@@ -247,9 +265,7 @@ impl Task {
     async fn commit(&mut self, mut batch: Vec<Box<dyn Job>>) {
         let ended = self.transact(&mut batch).await.map_err(whole_transaction);
         match &ended {
-            Ok(()) if self.outage.over() => {
-                tracing::info!(target: "fanfare::store", jobs = batch.len(), "sqlite writes again");
-            }
+            Ok(()) if self.outage.is_on() => self.end_outage().await,
             Ok(()) => {}
             Err(error) => {
                 if self.outage.begins() {
@@ -261,6 +277,15 @@ impl Task {
         let told = if mutant::on("answer_before_commit") { Ok(()) } else { ended };
         for job in batch {
             job.answer(&told);
+        }
+    }
+
+    /// One that changed nothing says nothing of a full disk. The connection is newer than the outage.
+    async fn end_outage(&mut self) {
+        let Some(conn) = &mut self.conn else { return };
+        if query_scalar::<_, i64>("SELECT total_changes()").fetch_one(conn).await.is_ok_and(|changes| changes > 0) {
+            self.outage.over();
+            tracing::info!(target: "fanfare::store", what = "file", "sqlite writes again");
         }
     }
 

@@ -76,6 +76,20 @@ pub async fn what_is_overdue_is_claimed_by_itself(store: Shared) {
     assert_eq!(claim(&store, boot, 9).await.len(), 3, "the others are left alone");
 }
 
+pub async fn others_are_those_of_which_nothing_is_in_hand(store: Shared) {
+    let boot = instance(&store).await;
+    let (sick, small) = (frozen(&store, boot, "sick", &[1, 1, 1]).await, frozen(&store, boot, "small", &[1, 1]).await);
+    assert_eq!(claim(&store, boot, 1).await[0].chunk.fanout, sick);
+    let others = async |boot| {
+        let claimed = store.claim(ClaimRequest { boot, want: 1, of: Open::Others }).await.unwrap();
+        claimed.iter().map(|c| c.chunk.fanout).collect::<Vec<_>>()
+    };
+    assert_eq!(others(boot).await, [small]);
+    assert_eq!(others(boot).await, [], "there is no other");
+    let neighbour = instance(&store).await;
+    assert_eq!(others(neighbour).await, [sick], "who owns nothing takes the first");
+}
+
 pub async fn the_floor_is_the_first_chunk_of_the_least_urgent_class(store: Shared) {
     let boot = instance(&store).await;
     for (id, class) in [("u", Class::Urgent), ("n", Class::Normal), ("b", Class::Bulk)] {

@@ -121,6 +121,7 @@ on_every_engine! {
     claiming::chunks_are_claimed_by_class_and_then_by_rank,
     claiming::only_what_goes_before_a_place_is_claimed_when_asked,
     claiming::what_is_overdue_is_claimed_by_itself,
+    claiming::others_are_those_of_which_nothing_is_in_hand,
     claiming::the_floor_is_the_first_chunk_of_the_least_urgent_class,
     claiming::the_floor_passes_by_what_is_paused_or_waits,
     claiming::two_claimers_never_get_the_same_chunk,
