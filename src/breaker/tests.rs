@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Longest an attempt may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A breaker without jitter, and a clock that only the test moves. Every attempt is for somebody else, unless a test says
 /// for whom.
@@ -19,7 +21,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let settings = BreakerSettings { jitter: || 0.5, ..BreakerSettings::default() };
+        let settings = BreakerSettings { jitter: || 0.5, ..BreakerSettings::new(TIMEOUT) };
         Self { breaker: Breaker::new(settings), now: Instant::now(), next: 1_000_000 }
     }
 
@@ -213,7 +215,7 @@ fn a_probe_without_an_answer_is_given_up_after_its_limit() {
     bench.pass(3600 * SECOND);
     assert_eq!(bench.allowance(0), 1, "waiting for a grant costs a probe nothing");
     let lost = bench.launch();
-    let limit = BreakerSettings::default().probe_limit;
+    let limit = BreakerSettings::new(TIMEOUT).probe_limit;
     assert_eq!(bench.breaker.next_change(bench.now), Some(bench.now + limit));
     bench.pass(limit - SECOND);
     assert_eq!(bench.allowance(1), 0);
@@ -410,8 +412,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..300)
 }
 
-/// Longest an attempt may take.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest opening: ten seconds and a fifth.
 const LONGEST: Duration = Duration::from_secs(12);
 

@@ -300,7 +300,7 @@ mod tests {
     use crate::breaker::BreakerSettings;
 
     fn gates() -> Gates {
-        let mut gates = Gates::new(Breaker::new(BreakerSettings::default()));
+        let mut gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
         gates.renew(Boot::now().plus(Duration::from_secs(60)));
         gates
     }
@@ -309,7 +309,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_lease_no_launch() {
-        let gates = Gates::new(Breaker::new(BreakerSettings::default()));
+        let gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
         assert_eq!(gates.shut(Instant::now(), Some(1)).unwrap().cause, Cause::Hold);
     }
 
