@@ -308,6 +308,32 @@ fn a_ramp_does_not_end_by_time_while_the_first_after_the_probe_hangs() {
 }
 
 #[test]
+fn a_ramp_does_not_end_by_time_while_all_that_are_out_hang_however_many_were_served_before() {
+    let mut bench = back();
+    bench.marks(2, Mark::Success);
+    assert_eq!(bench.allowance(0), 4);
+    let mut hang: Vec<Ticket> = (0..4).map(|_| bench.launch()).collect();
+    for second in 1..30 {
+        bench.pass(SECOND);
+        assert_eq!((bench.allowance(4), bench.breaker.state()), (0, BreakerState::Ramping), "after {second} s");
+    }
+    bench.finish(hang.pop().unwrap(), Mark::Success);
+    assert_eq!(bench.allowance(3), u32::MAX, "it is there: the others hang for themselves");
+}
+
+#[test]
+fn a_ramp_ends_by_time_while_somebody_hangs_beside_those_who_are_served() {
+    let mut bench = back();
+    let _hangs = bench.launch();
+    for _ in 0..10 {
+        assert_eq!(bench.breaker.state(), BreakerState::Ramping);
+        bench.marks(1, Mark::Success);
+        bench.pass(SECOND);
+    }
+    assert_eq!(bench.allowance(1), u32::MAX);
+}
+
+#[test]
 fn a_second_outage_is_not_punished_for_the_first() {
     let mut bench = Bench::new();
     for incident in 0..5 {
