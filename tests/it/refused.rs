@@ -213,14 +213,14 @@ async fn a_pause_outlives_a_refusal() {
     let service = world.spawn().await;
     service.follow("paused", &tokens("unavailable", "paused", 5)).await;
     service.follow("refused", &tokens("ok", "refused", 5)).await;
-    let parent = service.goal("paused", "paused", 2).await;
+    let parent = service.goal("paused", "paused", 5).await;
     assert_eq!(service.settled(&parent).await.failed, 5);
     let asked = ReplayRequest { useful_for_s: Some(20), max_attempts: Some(1), ..ReplayRequest::default() };
     let replay = service.client.replay(&parent, &asked).await.unwrap().fanout_id.unwrap();
     let paused = service.client.fanout(&replay, Duration::from_secs(50)).await.unwrap();
     assert_eq!(paused.paused.as_deref(), Some("budget"), "{paused:#?}");
     world.emulate(answers("iam"));
-    let refused = service.settled(&service.goal("refused", "refused", 2).await).await;
+    let refused = service.settled(&service.goal("refused", "refused", 5).await).await;
     assert_eq!(refused.outcomes["credential"], 5, "{refused:#?}");
     let over = service.settled(&replay).await;
     assert_eq!((over.failed, over.outcomes["credential"]), (5, 0), "{over:#?}");
