@@ -64,14 +64,13 @@ pub(super) async fn access(config: &Config, credentials: Credentials, http: &Tok
         return Err(bad(format!("the project id of the {origin} is none; set fcm.project_id")));
     }
     tracing::info!(target: "fanfare::app", project_id = project, origin, "project");
-    let named_by_key = own.clone();
     if let Some(key_project_id) = own.filter(|own| *own != project) {
         let client_email = email(&source);
         tracing::warn!(target: "fanfare::app", project_id = project, key_project_id, client_email, "the key is of another project");
     }
-    if let TokenSource::Account(_, file) = &mut source {
+    if let TokenSource::Account(account, file) = &mut source {
         let path = Credentials::key_file(config.fcm.credentials.expose_secret(), &config.fcm.credentials_file);
-        *file = path.map(|path| KeyFile::new(path, project.clone(), named_by_key));
+        *file = path.map(|path| KeyFile::new(path, project.clone(), account));
     }
     Ok(Access { source, project })
 }

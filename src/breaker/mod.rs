@@ -15,6 +15,8 @@
 //! limit, which starts when it is launched; and a verdict counts only in the state its attempt was launched in.
 
 use std::rc::Rc;
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use evidence::Evidence;
@@ -34,6 +36,8 @@ mod tests;
 mod ticket;
 mod window;
 
+/// Somebody served this recently shows that the provider is there, whoever else hangs.
+const LATELY: Duration = Duration::from_secs(1);
 /// At a limit of this many the ramp is over: no instance has more slots that matter.
 const RAMP_END: u32 = 1024;
 
@@ -60,23 +64,23 @@ struct Ramp {
     since: Instant,
     /// Nobody has failed anew since then.
     clean: Instant,
-    /// Successes since then.
-    served: u32,
+    /// When somebody was served last, if anybody was since then.
+    served: Option<Instant>,
 }
 
 impl Ramp {
     /// The probe was the first step, of one; the next is two.
     const fn begin(now: Instant) -> Self {
-        Self { limit: 2, good: 0, since: now, clean: now, served: 1 }
+        Self { limit: 2, good: 0, since: now, clean: now, served: Some(now) }
     }
 
     const fn fails(&mut self, now: Instant) {
-        (self.clean, self.served) = (now, 0);
+        (self.clean, self.served) = (now, None);
     }
 
     /// The next step once as many succeeded as may run at once. Whether that was the last.
-    const fn succeeds(&mut self) -> bool {
-        self.served = self.served.saturating_add(1);
+    const fn succeeds(&mut self, now: Instant) -> bool {
+        self.served = Some(now);
         self.good += 1;
         if self.good >= self.limit {
             (self.good, self.limit) = (0, self.limit * 2);
@@ -84,9 +88,10 @@ impl Ramp {
         self.limit >= RAMP_END
     }
 
-    /// Whether somebody was served, and nobody is out who may be finding out right now that this was the last one.
-    const fn proven(&self, out: u32) -> bool {
-        self.served > 1 || (self.served == 1 && out == 0)
+    /// Whether somebody was served, and nobody is out who may be finding out right now that this was the last one: a
+    /// provider that falls silent fails nobody before their time-out.
+    fn proven(&self, out: u32, now: Instant) -> bool {
+        self.served.is_some_and(|last| out == 0 || now.saturating_duration_since(last) <= LATELY)
     }
 }
 
@@ -219,7 +224,7 @@ impl Breaker {
             }
             State::Ramping(ramp) => {
                 let long = |since: Instant| now.saturating_duration_since(since) >= self.settings.healthy_after;
-                if long(ramp.clean) && ramp.proven(self.book.current()) {
+                if long(ramp.clean) && ramp.proven(self.book.current(), now) {
                     self.recover();
                 } else if long(ramp.since) {
                     self.openings = 0;
@@ -234,7 +239,7 @@ impl Breaker {
         self.evidence.succeeds(who);
         self.consecutive = 0;
         if let State::Ramping(ramp) = &mut self.state
-            && ramp.succeeds()
+            && ramp.succeeds(now)
         {
             self.recover();
         }

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+/// What a probe may take beyond the longest attempt: an attempt that ends by its time-out is heard of a moment later.
+const BEYOND: Duration = Duration::from_secs(5);
+
 /// The breaker's numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct BreakerSettings {
@@ -17,7 +20,8 @@ pub struct BreakerSettings {
     /// How long it stays open at most, before jitter. It is what a goal may have to wait for nothing once the provider is
     /// well again, so it is short: a probe every ten seconds and instance costs the provider nothing.
     pub open_max: Duration,
-    /// How long a launched probe may take. Longer than the longest attempt.
+    /// How long a launched probe may take. Longer than the longest attempt: a probe that is given up says nothing any more,
+    /// and one after the other would keep it half-open for good.
     pub probe_limit: Duration,
     /// Closed for this long, one whole window, it is well: the next opening starts at `open_first` again. Without a
     /// failure for this long, with somebody served, the ramp is over too, however little there was to send.
@@ -27,15 +31,17 @@ pub struct BreakerSettings {
     pub jitter: fn() -> f64,
 }
 
-impl Default for BreakerSettings {
-    fn default() -> Self {
+impl BreakerSettings {
+    /// For attempts that take so long at most.
+    #[must_use]
+    pub fn new(longest_attempt: Duration) -> Self {
         Self {
             min_samples: 20,
             failure_share: 0.5,
             consecutive: 16,
             open_first: Duration::from_secs(1),
             open_max: Duration::from_secs(10),
-            probe_limit: Duration::from_secs(35),
+            probe_limit: longest_attempt + BEYOND,
             healthy_after: Duration::from_secs(10),
             jitter: rand::random::<f64>,
         }

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Longest an attempt may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A breaker without jitter, and a clock that only the test moves. Every attempt is for somebody else, unless a test says
 /// for whom.
@@ -19,7 +21,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let settings = BreakerSettings { jitter: || 0.5, ..BreakerSettings::default() };
+        let settings = BreakerSettings { jitter: || 0.5, ..BreakerSettings::new(TIMEOUT) };
         Self { breaker: Breaker::new(settings), now: Instant::now(), next: 1_000_000 }
     }
 
@@ -213,7 +215,7 @@ fn a_probe_without_an_answer_is_given_up_after_its_limit() {
     bench.pass(3600 * SECOND);
     assert_eq!(bench.allowance(0), 1, "waiting for a grant costs a probe nothing");
     let lost = bench.launch();
-    let limit = BreakerSettings::default().probe_limit;
+    let limit = BreakerSettings::new(TIMEOUT).probe_limit;
     assert_eq!(bench.breaker.next_change(bench.now), Some(bench.now + limit));
     bench.pass(limit - SECOND);
     assert_eq!(bench.allowance(1), 0);
@@ -303,6 +305,32 @@ fn a_ramp_does_not_end_by_time_while_the_first_after_the_probe_hangs() {
     assert_eq!(bench.allowance(2), 0, "the provider may be gone again");
     drop(hangs);
     assert_eq!(bench.allowance(0), u32::MAX);
+}
+
+#[test]
+fn a_ramp_does_not_end_by_time_while_all_that_are_out_hang_however_many_were_served_before() {
+    let mut bench = back();
+    bench.marks(2, Mark::Success);
+    assert_eq!(bench.allowance(0), 4);
+    let mut hang: Vec<Ticket> = (0..4).map(|_| bench.launch()).collect();
+    for second in 1..30 {
+        bench.pass(SECOND);
+        assert_eq!((bench.allowance(4), bench.breaker.state()), (0, BreakerState::Ramping), "after {second} s");
+    }
+    bench.finish(hang.pop().unwrap(), Mark::Success);
+    assert_eq!(bench.allowance(3), u32::MAX, "it is there: the others hang for themselves");
+}
+
+#[test]
+fn a_ramp_ends_by_time_while_somebody_hangs_beside_those_who_are_served() {
+    let mut bench = back();
+    let _hangs = bench.launch();
+    for _ in 0..10 {
+        assert_eq!(bench.breaker.state(), BreakerState::Ramping);
+        bench.marks(1, Mark::Success);
+        bench.pass(SECOND);
+    }
+    assert_eq!(bench.allowance(1), u32::MAX);
 }
 
 #[test]
@@ -410,8 +438,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..300)
 }
 
-/// Longest an attempt may take.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest opening: ten seconds and a fifth.
 const LONGEST: Duration = Duration::from_secs(12);
 

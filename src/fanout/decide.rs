@@ -20,6 +20,8 @@ const LONGEST_PENDING: Duration = Duration::from_secs(10);
 pub struct Delivery {
     /// HTTP requests made for it here.
     pub attempts: u16,
+    /// Of those, the ones that failed.
+    pub failures: u16,
     /// Kind and time of the first failure.
     pub first_failure: Option<(Failure, Instant)>,
     /// Some attempt got no answer after it was sent.
@@ -122,13 +124,13 @@ fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &F
             let outcome = if delivery.unconfirmed { Outcome::Unconfirmed } else { kind.outcome() };
             Next::Finish(outcome)
         }
-        Some(_) => later(pending_delay(delivery.attempts)),
+        Some(_) => later(pending_delay(delivery.failures)),
     }
 }
 
-/// 1 s after the second attempt, then 2, 4, 8 and 10.
-fn pending_delay(attempts: u16) -> Duration {
-    (PENDING_DELAY * (1 << attempts.saturating_sub(2).min(4))).min(LONGEST_PENDING)
+/// 1 s after the second failure, then 2, 4, 8 and 10; so many were `before` this one.
+fn pending_delay(before: u16) -> Duration {
+    (PENDING_DELAY * (1 << before.saturating_sub(1).min(4))).min(LONGEST_PENDING)
 }
 
 /// 0, then 5, 10, 20 ... 1,280 ms: a peer that refuses every stream is not hammered.
@@ -214,16 +216,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_outage_of_few_recipients_asks_each_of_them_less_and_less() {
         let now = Instant::now();
-        let failed = |attempts, probe| {
+        let failed = |failures, probe| {
             let first_failure = Some((Failure::Transient, now));
-            let tried = Delivery { first_failure, attempts, ..Delivery::default() };
+            // Those that were throttled, or not processed, count for nothing.
+            let tried = Delivery { first_failure, failures, attempts: 40, ..Delivery::default() };
             match decide(TRANSIENT, &tried, &Facts { probe, ..facts(now) }) {
                 Next::Pending(at) => (at - now).as_secs(),
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!([2, 3, 4, 5, 6, 7, u16::MAX].map(|n| failed(n, false)), [1, 2, 4, 8, 10, 10, 10]);
-        assert_eq!([1, 2, 40].map(|n| failed(n, true)), [1, 1, 1], "a probe is held by the breaker already");
+        assert_eq!([1, 2, 3, 4, 5, 6, u16::MAX].map(|n| failed(n, false)), [1, 2, 4, 8, 10, 10, 10]);
+        assert_eq!([0, 1, 40].map(|n| failed(n, true)), [1, 1, 1], "a probe is held by the breaker already");
     }
 
     #[tokio::test(start_paused = true)]

@@ -202,6 +202,7 @@ impl Dispatcher {
             delivery.refused.get_or_insert(facts.now);
         }
         if let Some(failure) = failure(answer.verdict) {
+            delivery.failures = delivery.failures.saturating_add(1);
             delivery.unconfirmed |= failure == Failure::Unconfirmed;
             delivery.first_failure.get_or_insert((failure, facts.now));
             delivery.avoid = Some(answer.connection);

@@ -91,7 +91,8 @@ impl Dispatcher {
         let over = self.hand.iter().filter(|(_, c)| due(c)).map(|(key, c)| (key, c.job.deadline_ms));
         let over: Vec<(HandKey, i64)> = over.collect();
         let held = self.held_by();
-        self.spell.note(held == Cause::Credential, now_ms);
+        // With nobody in hand nobody is held, and nobody finds out whether the credential is still refused.
+        self.spell.note(held == Cause::Credential && !self.hand.is_empty(), now_ms);
         for (key, deadline_ms) in over {
             // What began to be refused only after the deadline did not hold anybody then.
             let held = match held {

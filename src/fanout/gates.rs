@@ -99,7 +99,7 @@ impl AuthGate {
     }
 }
 
-/// The last time during which a refused credential held everything, database ms. A chunk can be claimed long after its
+/// The last time during which a refused credential held everybody in hand, database ms. A chunk can be claimed long after its
 /// deadline, when hands were full; it ends as those did that were in hand then.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spell {
@@ -111,7 +111,8 @@ impl Spell {
     /// Whether it holds now.
     pub fn note(&mut self, holds: bool, now_ms: i64) {
         if holds {
-            let from = self.span.filter(|_| self.on).map_or(now_ms, |(from, _)| from);
+            // The database's clock may step back: what it says from then on belongs to the spell too.
+            let from = self.span.filter(|_| self.on).map_or(now_ms, |(from, _)| from.min(now_ms));
             self.span = Some((from, now_ms));
         }
         self.on = holds;
@@ -300,7 +301,7 @@ mod tests {
     use crate::breaker::BreakerSettings;
 
     fn gates() -> Gates {
-        let mut gates = Gates::new(Breaker::new(BreakerSettings::default()));
+        let mut gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
         gates.renew(Boot::now().plus(Duration::from_secs(60)));
         gates
     }
@@ -309,7 +310,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_lease_no_launch() {
-        let gates = Gates::new(Breaker::new(BreakerSettings::default()));
+        let gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
         assert_eq!(gates.shut(Instant::now(), Some(1)).unwrap().cause, Cause::Hold);
     }
 
@@ -394,6 +395,15 @@ mod tests {
         spell.note(true, 40);
         spell.note(true, 50);
         assert_eq!([15, 39, 45].map(|at| spell.held_at(at)), [false, false, true]);
+    }
+
+    #[test]
+    fn a_spell_goes_on_where_the_clock_steps_back_to() {
+        let mut spell = Spell::default();
+        for at in [100, 110, 50, 60] {
+            spell.note(true, at);
+        }
+        assert_eq!([49, 50, 55, 60, 61].map(|at| spell.held_at(at)), [false, true, true, true, false]);
     }
 
     #[tokio::test(start_paused = true)]

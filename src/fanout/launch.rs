@@ -21,7 +21,7 @@ use super::decide::Delivery;
 use super::dispatch::{Block, Dispatcher};
 use super::flight::AttemptId;
 use super::gates::Shut;
-use super::hand::{Hand, Spot};
+use super::hand::{Hand, HandKey, Spot};
 use super::stock::Take;
 
 /// Least wait of a retry the budget does not allow yet.
@@ -161,6 +161,19 @@ impl Dispatcher {
         let delayed = std::mem::take(&mut self.delayed).into_iter();
         let due = |at: Instant, spot: &Spot| if waits_for_it(spot) { at.min(now) } else { at };
         self.delayed = delayed.map(|Reverse((at, spot))| Reverse((due(at, &spot), spot))).collect();
+        self.forgive(platform);
+    }
+
+    /// Nobody of a platform is set aside for its credential any more: whatever they wait for from now on, it is not that.
+    fn forgive(&mut self, platform: Platform) {
+        let keys: Vec<HandKey> = self.hand.iter().filter(|(_, c)| !c.aside.is_empty()).map(|(key, _)| key).collect();
+        for key in keys {
+            let Some(chunk) = self.hand.get_mut(key) else { continue };
+            let mut aside = std::mem::take(&mut chunk.aside);
+            let of_it = |o: u16| chunk.recipient(o).is_some_and(|r| r.platform == platform);
+            aside.retain(|ordinal, outcome| *outcome != Outcome::Credential || !of_it(*ordinal));
+            chunk.aside = aside;
+        }
     }
 
     /// Notes what a recipient without an attempt ends in if its deadline comes first.

@@ -3,9 +3,7 @@
 
 use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
-
-use super::credentials::{CredentialsError, ServiceAccount, read};
+use super::credentials::{CredentialsError, ServiceAccount, digest, read};
 
 /// Why the file does not take the place of the key in force. Names the field and the fix, never a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,16 +33,16 @@ pub struct KeyFile {
     path: PathBuf,
     /// Projects a key may be of: the one in force, and that of the key at the start, which a setting may have overruled.
     projects: Vec<String>,
-    content: Option<[u8; 32]>,
+    content: [u8; 32],
 }
 
 impl KeyFile {
-    /// The file the key came from. `project` is the one in force, `own` the one that the key named.
+    /// The file that `account` came from; it is not read now: a pipe has nothing more to give, and a file may have changed
+    /// since. `project` is the one in force.
     #[must_use]
-    pub fn new(path: PathBuf, project: String, own: Option<String>) -> Self {
-        let content = read(&path).ok().map(|text| digest(&text));
-        let projects = std::iter::once(project).chain(own).collect();
-        Self { path, projects, content }
+    pub fn new(path: PathBuf, project: String, account: &ServiceAccount) -> Self {
+        let projects = std::iter::once(project).chain(account.project_id.clone()).collect();
+        Self { path, projects, content: account.digest }
     }
 
     /// Where it is.
@@ -62,7 +60,7 @@ impl KeyFile {
             return Err(KeyFileError::OnceOnly);
         }
         let text = read(&self.path)?;
-        let content = Some(digest(&text));
+        let content = digest(&text);
         if content == self.content {
             return Ok(None);
         }
@@ -76,10 +74,6 @@ impl KeyFile {
     }
 }
 
-fn digest(text: &str) -> [u8; 32] {
-    Sha256::digest(text).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,8 +85,10 @@ mod tests {
         .to_string()
     }
 
-    fn file(dir: &tempfile::TempDir, own: Option<&str>) -> KeyFile {
-        KeyFile::new(dir.path().join("key.json"), "p".to_owned(), own.map(str::to_owned))
+    fn file(dir: &tempfile::TempDir) -> KeyFile {
+        let path = dir.path().join("key.json");
+        let account = ServiceAccount::parse(&read(&path).unwrap()).unwrap();
+        KeyFile::new(path, "p".to_owned(), &account)
     }
 
     #[test]
@@ -101,7 +97,7 @@ mod tests {
         let write = |text: &str| std::fs::write(dir.path().join("key.json"), text).unwrap();
         let first = key("p", "a@p");
         write(&first);
-        let mut file = file(&dir, Some("p"));
+        let mut file = file(&dir);
         assert!(file.read_again().unwrap().is_none());
         write(&first.replace("client_email", "client_mail"));
         for _ in 0..2 {
@@ -124,7 +120,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let write = |text: &str| std::fs::write(dir.path().join("key.json"), text).unwrap();
         write(&key("own", "a@own"));
-        let mut file = file(&dir, Some("own"));
+        let mut file = file(&dir);
         write(&key("other", "a@other"));
         let said = file.read_again().unwrap_err().to_string();
         assert!(said.contains("\"other\"") && said.contains("\"p\"") && said.contains("restart"), "{said}");
@@ -137,7 +133,26 @@ mod tests {
     #[test]
     fn what_can_be_read_once_only_is_not_read_again() {
         let dir = tempfile::tempdir().unwrap();
-        let mut pipe = KeyFile::new(dir.path().to_owned(), "p".to_owned(), None);
-        assert_eq!(pipe.read_again().unwrap_err(), KeyFileError::OnceOnly);
+        let path = dir.path().join("key.json");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success(), "mkfifo is part of coreutils");
+        let account = ServiceAccount::parse(&key("p", "a@p")).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        // Nobody writes to the pipe: whoever opens it waits for ever.
+        std::thread::spawn(move || {
+            let mut pipe = KeyFile::new(path, "p".to_owned(), &account);
+            let _ = tell.send(pipe.read_again().unwrap_err());
+        });
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(30)), Ok(KeyFileError::OnceOnly));
+    }
+
+    #[test]
+    fn a_key_exchanged_since_it_was_read_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key.json");
+        let account = ServiceAccount::parse(&key("p", "a@p")).unwrap();
+        std::fs::write(&path, key("p", "b@p")).unwrap();
+        let mut file = KeyFile::new(path, "p".to_owned(), &account);
+        assert_eq!(file.read_again().unwrap().unwrap().client_email, "b@p");
     }
 }

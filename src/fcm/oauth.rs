@@ -180,6 +180,9 @@ impl Refresher {
             {
                 self.failures = 0;
             }
+            if self.charge().await.is_err() {
+                return;
+            }
             self.last = Instant::now();
             let due = match self.source.ask().await {
                 Ok(granted) => self.hold(granted, self.last),
@@ -188,6 +191,22 @@ impl Refresher {
             self.expire();
             if self.rest(due).await.is_err() {
                 return;
+            }
+        }
+    }
+
+    /// Waits for the grant of the next request: in a pause that is up to an hour, and what is asked meanwhile is heard. The
+    /// request is made with the key that is in force then.
+    async fn charge(&mut self) -> Result<(), Abandoned> {
+        let charge = self.source.charge();
+        let mut charged = charge.charge();
+        loop {
+            tokio::select! {
+                () = &mut charged => return Ok(()),
+                changed = self.asked.changed() => {
+                    changed.map_err(|_| Abandoned)?;
+                    self.hear(Instant::now()).await;
+                }
             }
         }
     }
@@ -320,13 +339,17 @@ mod tests {
         async fn charge(&self) {}
     }
 
+    fn source(charge: Arc<dyn Charge>) -> Source {
+        let http = TokenHttp::new(None, Duration::from_secs(5)).unwrap();
+        let from = TokenSource::from(super::super::metadata::MetadataServer::at("127.0.0.1:1").unwrap());
+        Source::new(from, http, charge, SystemTime::now)
+    }
+
     /// Somebody who has just been told `trouble`, for the `failures`th time; and the handle that is asked.
     fn told(trouble: Option<TokenError>, failures: u32) -> (Refresher, watch::Sender<Asked>) {
         let (ask, asked) = watch::channel(Asked::default());
-        let http = TokenHttp::new(None, Duration::from_secs(5)).unwrap();
-        let from = TokenSource::from(super::super::metadata::MetadataServer::at("127.0.0.1:1").unwrap());
         let refresher = Refresher {
-            source: Source::new(from, http, Arc::new(Free), SystemTime::now),
+            source: source(Arc::new(Free)),
             publish: watch::channel(TokenState::Waiting).0,
             asked,
             heard: Asked::default(),
@@ -375,5 +398,32 @@ mod tests {
         let (mut refresher, ask) = told(None, 0);
         ask.send_modify(|asked| asked.key += 1);
         assert_eq!(refresher.hear(later).await, later, "there is no key file, so there is no other key");
+    }
+
+    /// Charges when it is let go on.
+    struct Paused(Arc<tokio::sync::Notify>);
+
+    #[async_trait::async_trait]
+    impl Charge for Paused {
+        async fn charge(&self) {
+            self.0.notified().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_asks_during_a_pause_is_heard_and_does_not_end_it() {
+        let (mut refresher, ask) = told(None, 0);
+        let end = Arc::new(tokio::sync::Notify::new());
+        refresher.source = source(Arc::new(Paused(Arc::clone(&end))));
+        for asked in 1..=2 {
+            ask.send_modify(|asked| asked.key += 1);
+            let waits = tokio::time::timeout(Duration::from_secs(1800), refresher.charge()).await;
+            assert!(waits.is_err(), "the pause goes on");
+            assert_eq!(refresher.heard.key, asked);
+        }
+        end.notify_one();
+        assert!(refresher.charge().await.is_ok());
+        drop(ask);
+        assert!(refresher.charge().await.is_err(), "nobody holds a handle any more");
     }
 }

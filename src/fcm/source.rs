@@ -60,11 +60,16 @@ impl Source {
         Self { from, http, charge, clock, fault: None }
     }
 
+    /// What each request is charged to, before it is made.
+    pub(super) fn charge(&self) -> Arc<dyn Charge> {
+        Arc::clone(&self.charge)
+    }
+
+    /// The request; it is charged already, so that an assertion, which is dated, does not grow old while it waits.
     pub(super) async fn ask(&self) -> Result<Granted, TokenError> {
         match &self.from {
             TokenSource::Account(key, _) => self.exchange(key).await,
             TokenSource::Metadata(server) => {
-                self.charge.charge().await;
                 let (wire, genuine) = self.http.get_metadata(server.token(), REQUEST_TIMEOUT).await;
                 read_metadata(&wire, genuine, (self.clock)())
             }
@@ -72,8 +77,6 @@ impl Source {
     }
 
     async fn exchange(&self, key: &ServiceAccount) -> Result<Granted, TokenError> {
-        // First the grant: the assertion is dated, and must not grow old while it waits.
-        self.charge.charge().await;
         let signed = assertion::sign(key, (self.clock)());
         let signed = signed.map_err(|_| TokenError::Refused("the private key cannot sign".to_owned()))?;
         let fields = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", signed.as_str())];

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use jsonwebtoken::EncodingKey;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::super::assertion;
 use super::super::http::Target;
@@ -26,6 +27,8 @@ pub struct ServiceAccount {
     pub(in crate::fcm) token_endpoint: Target,
     /// The private key.
     pub(in crate::fcm) key: EncodingKey,
+    /// Of the text it was read from, so that another text can be told.
+    pub(in crate::fcm) digest: [u8; 32],
 }
 
 impl ServiceAccount {
@@ -47,6 +50,7 @@ impl ServiceAccount {
             token_uri,
             project_id: optional(&fields, "project_id"),
             key_id: optional(&fields, "private_key_id"),
+            digest: digest(text),
         };
         assertion::sign(&account, SystemTime::now()).map_err(|_| pem::UNREADABLE)?;
         Ok(account)
@@ -57,6 +61,10 @@ impl fmt::Debug for ServiceAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServiceAccount({}, key redacted)", self.client_email)
     }
+}
+
+pub(in crate::fcm) fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text).into()
 }
 
 fn optional(fields: &Map<String, Value>, field: &str) -> Option<String> {

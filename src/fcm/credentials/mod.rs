@@ -15,6 +15,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use account::ServiceAccount;
+pub(super) use account::digest;
 
 /// The word that asks for the metadata server.
 pub const METADATA: &str = "metadata";
