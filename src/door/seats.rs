@@ -118,6 +118,7 @@ mod tests {
         let old = seats.take().await;
         sleep(Duration::from_secs(1)).await;
         let young = seats.take().await;
+        sleep(Duration::from_secs(1)).await;
         let mut newcomer = Box::pin(seats.take());
         assert!(poll!(&mut newcomer).is_pending());
         assert!(old.go.is_cancelled() && !young.go.is_cancelled() && !busy.go.is_cancelled());
