@@ -12,13 +12,16 @@ use time::format_description::well_known::Rfc3339;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::Service;
 
 /// Connections of the generator. Far more than are ever busy while the gate works.
 const CALLERS: usize = 512;
+
+/// Longest wait for an answer. No caller of a service that sheds waits nearly as long.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Ids of events, each used once.
 static IDS: AtomicU64 = AtomicU64::new(0);
@@ -59,7 +62,7 @@ pub struct Load {
     pub accepted_p99: Duration,
     pub refused_p50: Duration,
     pub refused_p99: Duration,
-    /// Neither accepted nor refused.
+    /// Neither accepted nor refused: another answer, or none.
     pub strange: u64,
     /// The slowest answer of health.
     pub health: Duration,
@@ -134,13 +137,15 @@ pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// Posts one event, due at `from`, and again if its caller is stubborn.
-async fn post(caller: &mut Caller, seen: &mut Seen, mut from: Instant, stubborn: bool) {
+/// Posts one event, due at `due`, and again if its caller is stubborn. What is accepted in the end took from when it was
+/// due; a refusal, from when that post was made.
+async fn post(caller: &mut Caller, seen: &mut Seen, due: Instant, stubborn: bool) {
+    let mut from = due;
     let id = IDS.fetch_add(1, Ordering::Relaxed);
     for _ in 0..if stubborn { 5 } else { 1 } {
-        match caller.post(id).await {
-            Ok(200 | 202) => return seen.accepted.push((id, from.elapsed())),
-            Ok(503) => seen.refused.push(from.elapsed()),
+        match timeout(LONGEST, caller.post(id)).await {
+            Ok(Ok(200 | 202)) => return seen.accepted.push((id, due.elapsed())),
+            Ok(Ok(503)) => seen.refused.push(from.elapsed()),
             _ => {
                 caller.stream = None;
                 seen.strange += 1;

@@ -7,7 +7,8 @@
 //!
 //! Exits with 1 unless, at 10 and 50 times: what is accepted in time is nine tenths of what fits, the 99th percentile of
 //! accepted is under twice the quiet one + 25 ms ("in time" is that too), that of refusals under 5 ms, `/livez` and `/readyz`
-//! say yes within 50 ms, the memory is flat; and nothing that was accepted is missing in the database at the end.
+//! say yes within 50 ms, the memory is flat, and every post is answered 200, 202 or 503 within 10 s; and nothing that was
+//! accepted is missing in the database at the end.
 //!
 //! `-- --knee` looks for the number of places from which on more of them only make everybody wait, and prints what to set
 //! `api.max_in_flight` to. `-- --import [--rows N]` imports a million devices, or as many as two minutes are enough for, beside
@@ -117,6 +118,7 @@ impl Measure {
             (load.refused_p99 < Duration::from_millis(5), format!("refused in {:?}", load.refused_p99)),
             (load.health < Duration::from_millis(50), format!("health took {:?}", load.health)),
             (load.grown_kib < 32 << 10, format!("grew by {} KiB", load.grown_kib)),
+            (load.strange == 0, format!("{} posts were neither accepted nor refused", load.strange)),
         ];
         let broken = limits.into_iter().filter(|(kept, _)| !kept);
         self.wrong.extend(broken.map(|(_, what)| format!("{}: {what}", load.name)));

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::guard::{SlowBodies, crowded};
 use super::problem::{Code, Refusal};
-use crate::door::Pass;
+use crate::door::{Pass, Reason};
 use crate::wire::{self, FieldProblem, ReadError};
 
 /// Largest event or device, bytes: FCM takes 4096 of them.
@@ -79,7 +79,7 @@ async fn whole(head: &Parts, body: Body, limit: usize) -> Result<Bytes, Refusal>
 /// Reads on without a place at the gate, and queues for one when the body is there.
 async fn outside<T>(extensions: &Extensions, reading: impl Future<Output = T>) -> Result<T, Refusal> {
     let detail = "as many bodies of this key come in slowly as this instance waits for";
-    let busy = || Refusal::new(Code::Overloaded, detail);
+    let busy = || Refusal::new(Code::Overloaded, detail).counted_as(Reason::Parked);
     let _slow = match extensions.get::<SlowBodies>() {
         Some(SlowBodies(cap, caller)) => Some(cap.take(caller).ok_or_else(busy)?),
         None => None,

@@ -41,6 +41,11 @@ impl Deadline {
         Err(Refusal::new(Code::OutOfTime, detail))
     }
 
+    /// Whether any is left at `now`, or there is no limit.
+    pub(super) fn has_time(self, now: Instant) -> bool {
+        self.left(now).is_none_or(|left| !left.is_zero())
+    }
+
     fn left(self, now: Instant) -> Option<Duration> {
         self.0.map(|by| by.saturating_duration_since(now))
     }

@@ -78,7 +78,7 @@ pub(super) async fn accept(
             api.backlog.admit_class(class, (api.state.ceiling)().pace)?;
             deadline.bound(commit(&api, new, pass, deadline.or(Instant::now() + ACCEPT_WITHIN))).await?
         }
-        Err(late) => repeat(&api, &event, late).await?,
+        Err(late) => deadline.bound(repeat(&api, event, late, pass)).await?,
     };
     match accepted {
         Accepted::New(freeze) | Accepted::Correction { freeze, .. } => {
@@ -140,8 +140,9 @@ fn draft(posted: EventRequest) -> EventDraft {
 
 /// Out of time: refused, unless it was accepted while it had time. A caller whose answer was lost asks again, and must
 /// not be told that what reached everybody was refused.
-async fn repeat(api: &Api, event: &Event, error: DeadlineError) -> Result<Accepted, Refusal> {
-    match api.state.store.seen(event.id.clone()).await? {
+async fn repeat(api: &Arc<Api>, event: Event, error: DeadlineError, place: Pass) -> Result<Accepted, Refusal> {
+    let (api, id) = (Arc::clone(api), event.id.clone());
+    match held(place, async move { Ok(api.state.store.seen(id).await?) }).await? {
         Some((fanout, hash)) if hash == event.content_hash() => Ok(Accepted::Repeat(fanout)),
         Some((fanout, _)) => Ok(Accepted::Conflict(fanout)),
         None => Err(out_of_time(error)),
@@ -162,15 +163,25 @@ fn out_of_time(error: DeadlineError) -> Refusal {
     }
 }
 
-/// Commits and hands over in a task of its own: a goal must not wait for the sweeper because its caller hung up in
-/// between.
-///
-/// The place at the gate is held to the end of the write, not of the caller's patience: in flight is what is in flight.
+/// Does `work` in a task of its own and holds the place at the gate to its end, not to that of the caller's patience: in
+/// flight is what is in flight.
+async fn held<T: Send + 'static>(
+    place: Pass,
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    let task = tokio::spawn(async move {
+        let done = work.await;
+        drop(place);
+        done
+    });
+    task.await.unwrap_or_else(|fault| Err(Refusal::internal(&fault.to_string())))
+}
+
+/// Commits and hands over: a goal must not wait for the sweeper because its caller hung up in between.
 async fn commit(api: &Arc<Api>, new: NewFanout, place: Pass, start_by: Instant) -> Result<Accepted, Refusal> {
     let api = Arc::clone(api);
     let class = new.class;
-    let task = async move {
-        let _place = place;
+    held(place, async move {
         let accepted = api.state.store.accept_by(api.state.boot, new, start_by).await?;
         match &accepted {
             Accepted::New(freeze) => hand_over(&api, freeze.clone()),
@@ -187,8 +198,8 @@ async fn commit(api: &Arc<Api>, new: NewFanout, place: Pass, start_by: Instant) 
             _ => {}
         }
         Ok(accepted)
-    };
-    tokio::spawn(task).await.unwrap_or_else(|fault| Err(Refusal::internal(&fault.to_string())))
+    })
+    .await
 }
 
 /// A queue that is full or closed is no error: the freeze is in the store, where the sweeper finds what nobody runs.

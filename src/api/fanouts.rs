@@ -16,7 +16,7 @@ use super::query::{self, Given};
 use super::{Api, shown};
 use crate::domain::batch::FanoutState;
 use crate::domain::ids::FanoutId;
-use crate::door::Pass;
+use crate::door::{Pass, Reason};
 use crate::store::{FanoutQuery, FanoutView};
 use crate::wire;
 
@@ -95,7 +95,7 @@ pub(super) fn absent() -> Refusal {
 
 fn too_many() -> Refusal {
     let detail = "as many calls of this key wait for fan-outs as this instance lets wait; ask without wait_ms";
-    Refusal::new(Code::Overloaded, detail)
+    Refusal::new(Code::Overloaded, detail).counted_as(Reason::Parked)
 }
 
 const fn ended(view: &FanoutView) -> bool {

@@ -57,7 +57,10 @@ async fn admit(api: &Api, pool: Pool, headers: &HeaderMap, arrived: Instant) -> 
     let in_time = || {
         let allowed = deadline.allows(api.gate.typical(pool), Instant::now());
         allowed.inspect_err(|_| {
-            api.gate.doubt(pool);
+            // No time at all is too short for any estimate, so it says nothing against this one.
+            if deadline.has_time(Instant::now()) {
+                api.gate.doubt(pool);
+            }
             api.shedding.note(pool, Reason::Deadline);
         })
     };
@@ -76,7 +79,7 @@ pub(super) fn crowded(reason: Reason) -> Refusal {
         Reason::Waited => format!("no place became free within {} ms", LONGEST_WAIT.as_millis()),
         _ => "as many requests of this kind in flight as this instance serves at once".to_owned(),
     };
-    Refusal::new(Code::Overloaded, detail)
+    Refusal::new(Code::Overloaded, detail).counted_as(reason)
 }
 
 /// Takes note of how a request that was let in ended.
@@ -88,7 +91,7 @@ fn account(api: &Api, pass: &Pass, response: &Response, took: Duration) {
         pass.served(took);
     }
     let reason = match refused {
-        Some(Code::Overloaded) => Reason::Full,
+        Some(Code::Overloaded) => response.extensions().get().copied().unwrap_or(Reason::Full),
         Some(Code::OutOfTime) => Reason::Deadline,
         Some(Code::BacklogFull) => Reason::Backlog,
         Some(Code::DatabaseUnavailable) => Reason::Database,
@@ -122,11 +125,12 @@ async fn known<'a>(
     pass: Option<&Pass>,
 ) -> Result<&'a Key, Refusal> {
     let key = permitted(api, scopes, headers)?;
-    within_quota(api, key).await?;
-    // The path has chosen the pool; a key can only narrow that.
+    // The path has chosen the pool; a key can only narrow that. Before its quota is asked for, which may take a while: bulk
+    // work must not wait in a place of others.
     if let Some(pass) = pass.filter(|pass| key.bulk && pass.pool() != Pool::Bulk) {
         pass.move_to(Pool::Bulk).await.map_err(crowded)?;
     }
+    within_quota(api, key).await?;
     Ok(key)
 }
 

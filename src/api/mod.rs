@@ -34,9 +34,9 @@ mod whole;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post, put};
+use axum::{Extension, Router};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -170,7 +170,7 @@ pub fn router(state: State) -> Front {
         .merge(fanouts)
         .merge(devices)
         .merge(ops)
-        .route("/openapi.json", get(openapi::show))
+        .route("/openapi.json", get(openapi::show).layer(Extension(openapi::Made::new())))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(from_fn_with_state(Arc::clone(&api), guard::enter))

@@ -2,8 +2,10 @@
 //! routes share: the key, the refusals, the closed sets of words.
 //! Must never know: what a call does.
 
+use axum::Extension;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
@@ -13,6 +15,7 @@ use crate::domain::derived::PauseReason;
 use crate::domain::event::CorrectionMode;
 use crate::domain::outcome::{Cause, Outcome};
 use crate::domain::recipient::{DeviceState, Platform};
+use crate::door::Pass;
 use crate::inspect;
 use crate::wire;
 
@@ -70,8 +73,23 @@ const COMMON: [(&str, &str); 7] = [
 /// Serve this document. No key is needed.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "getOpenApi", tag = "operations",
     responses((status = 200, description = "OpenAPI 3.1.", body = Object)))]
-pub(super) async fn show() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], document())
+pub(super) async fn show(
+    Extension(Made(document)): Extension<Made>,
+    Extension(pass): Extension<Pass>,
+) -> impl IntoResponse {
+    // It is no work like that of the readings, so it says nothing of how long they take.
+    pass.step_out();
+    ([(CONTENT_TYPE, "application/json")], document)
+}
+
+/// The document, made once: anybody may ask for it, without a key, as often as they like.
+#[derive(Clone)]
+pub(super) struct Made(Bytes);
+
+impl Made {
+    pub(super) fn new() -> Self {
+        Self(document().into())
+    }
 }
 
 /// The document, as `docs/openapi.json` has it and `/openapi.json` answers it.
@@ -162,5 +180,31 @@ fn header(status: &str) -> Option<(&'static str, &'static str)> {
         "401" => Some(("WWW-Authenticate", "`Bearer`")),
         "429" | "503" => Some(("Retry-After", "Seconds after which to try again.")),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use crate::door::{DoorMetrics, Gate, Places, Pool};
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn the_document_is_made_once_and_says_nothing_of_the_readings() {
+        let places = Places { interactive: 0, read: 1, bulk: 0, borrowed: 0 };
+        let gate = Gate::new(places, DoorMetrics::register(&mut Metrics::new()));
+        let made = Made::new();
+        let mut bodies = Vec::new();
+        for _ in 0..2 {
+            let pass = gate.enter(Pool::Read).await.unwrap();
+            let answer = show(Extension(made.clone()), Extension(pass.clone())).await.into_response();
+            pass.served(Duration::from_secs(1));
+            bodies.push(axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap());
+        }
+        assert_eq!(bodies[0].as_ptr(), bodies[1].as_ptr());
+        assert_eq!(bodies[0], document());
+        assert_eq!(gate.typical(Pool::Read), Duration::ZERO);
     }
 }

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
 use crate::domain::event::FieldError;
+use crate::door::Reason;
 use crate::door::gate::retry_after_s;
 use crate::store::StoreError;
 use crate::wire::{FieldProblem, ImportAnswer, Problem, QuotaLimit};
@@ -129,6 +130,7 @@ pub(super) struct Cause(pub String);
 pub(super) struct Refusal {
     code: Code,
     cause: Option<Cause>,
+    counted_as: Option<Reason>,
     detail: String,
     retry_after_s: Option<u64>,
     errors: Vec<FieldProblem>,
@@ -141,7 +143,16 @@ impl Refusal {
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = (code.status() == 503).then(retry_after_s);
         let detail = detail.into();
-        Self { code, cause: None, detail, retry_after_s, errors: Vec::new(), import: None, quota: None }
+        Self {
+            code,
+            cause: None,
+            counted_as: None,
+            detail,
+            retry_after_s,
+            errors: Vec::new(),
+            import: None,
+            quota: None,
+        }
     }
 
     /// Fields are at fault.
@@ -160,6 +171,12 @@ impl Refusal {
     /// Where in the body it is.
     pub(super) fn at(mut self, field: String, problem: String) -> Self {
         self.errors = vec![FieldProblem { field, problem }];
+        self
+    }
+
+    /// Why it was shed: for the metrics.
+    pub(super) fn counted_as(mut self, reason: Reason) -> Self {
+        self.counted_as = Some(reason);
         self
     }
 
@@ -190,7 +207,7 @@ impl Refusal {
 
     /// What its answer says.
     pub(super) fn body(self) -> Bytes {
-        let Self { code, cause: _, detail, retry_after_s, errors, import, quota } = self;
+        let Self { code, cause: _, counted_as: _, detail, retry_after_s, errors, import, quota } = self;
         let problem = Problem {
             kind: "about:blank".to_owned(),
             title: code.title().to_owned(),
@@ -235,13 +252,16 @@ impl From<StoreError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(mut self) -> Response {
-        let (code, retry_after_s, cause) = (self.code, self.retry_after_s, self.cause.take());
+        let (code, retry_after_s, cause, reason) = (self.code, self.retry_after_s, self.cause.take(), self.counted_as);
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, self.body()).into_response();
         // For who counts: the guard does not read bodies.
         response.extensions_mut().insert(code);
         if let Some(cause) = cause {
             response.extensions_mut().insert(cause);
+        }
+        if let Some(reason) = reason {
+            response.extensions_mut().insert(reason);
         }
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);

@@ -1,6 +1,7 @@
 //! Owns the callers' quotas that all instances share, in Redis: one round trip for each request that has a quota.
 //! Must never know: keys, requests, or what becomes of one that is refused.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Quotas {
     project: String,
     script: Script,
     link: Arc<Mutex<Link>>,
+    /// Who was counted elsewhere since Redis was last asked for them. Configured names only: it cannot grow with traffic.
+    alone: Mutex<HashSet<String>>,
 }
 
 enum Link {
@@ -42,7 +45,7 @@ impl Quotas {
     pub fn new(url: &SecretString, project: &str) -> Result<Self, RedisAway> {
         let script = Script::new(include_str!("quotas.lua"));
         let link = Arc::new(Mutex::new(Link::Away { until: Instant::now() }));
-        Ok(Self { client: client(url)?, project: project.to_owned(), script, link })
+        Ok(Self { client: client(url)?, project: project.to_owned(), script, link, alone: Mutex::default() })
     }
 
     /// The connection there is. When there is none and it is time to try, one is made, and nobody waits for it: that takes
@@ -68,17 +71,31 @@ async fn connect(client: Client, link: Arc<Mutex<Link>>) {
     }
 }
 
-fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
-    link.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait]
 impl SharedQuota for Quotas {
     async fn take(&self, name: &str, per_s: u32) -> Result<Option<Duration>, NotShared> {
+        let answer = self.ask(name, per_s).await;
+        if answer.is_err() {
+            lock(&self.alone).insert(name.to_owned());
+        }
+        answer
+    }
+}
+
+impl Quotas {
+    async fn ask(&self, name: &str, per_s: u32) -> Result<Option<Duration>, NotShared> {
         let mut connection = self.connection()?;
+        let alone = lock(&self.alone).remove(name);
         let every = 1_000_000 / u64::from(per_s.max(1));
         let mut call = self.script.prepare_invoke();
-        call.key(format!("{{fanfare:{}}}:quota:{name}", self.project)).arg(every).arg(1_000_000 - every);
+        call.key(format!("{{fanfare:{}}}:quota:{name}", self.project))
+            .arg(every)
+            .arg(1_000_000 - every)
+            .arg(u8::from(alone));
         let answer: Result<Result<u64, _>, _> = timeout(PATIENCE, call.invoke_async(&mut connection)).await;
         if let Ok(Ok(wait_us)) = answer {
             return Ok((wait_us > 0).then(|| Duration::from_micros(wait_us)));

@@ -60,7 +60,7 @@ pub struct Api {
     /// Events served at once, 0 = a quarter more than the database takes at once; more are answered 503 before body, auth
     /// and database.
     pub max_in_flight: u32,
-    /// Open connections; more wait in the kernel's queue.
+    /// Open connections; one more takes the place of the longest idle one.
     pub max_connections: u32,
     /// Requests per second of one key; 0 = no quota.
     pub requests_per_s_per_key: u32,

@@ -1,6 +1,9 @@
-//! Owns the knowledge whether one connection is being used: requests in progress, since when there is none, and since when
-//! the next one is being sent.
+//! Owns the knowledge whether one connection is being used: requests in progress, since when there is none, since when
+//! the next one is being sent, and since when nothing is taken of what is answered.
 //! Must never know: what is asked for.
+//!
+//! To be in use costs a caller nothing: it asks for anything, and takes no byte of the answer. So an answer counts as long
+//! as something of it is taken, or nothing could be because we have not made it yet.
 
 use std::future::Future;
 use std::io;
@@ -19,8 +22,12 @@ use tower::Service;
 /// What is going on on one connection.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// Requests in progress.
+    /// Requests in progress, each until the last of its answer has left.
     now: u32,
+    /// Those of them that wait for us: nothing is there to be taken.
+    ours: u32,
+    /// Since when answers lie ready and nothing is taken of any. Neither another request nor one given up changes it.
+    unread: Option<Instant>,
     /// Whether there ever was one.
     ever: bool,
     /// Since when `now` is 0, if it is.
@@ -38,6 +45,8 @@ pub(super) struct Patience {
     pub header: Duration,
     /// Between two requests.
     pub between: Duration,
+    /// With answers of which nothing is taken.
+    pub unread: Duration,
 }
 
 /// Sees the requests of one connection.
@@ -49,7 +58,8 @@ pub(super) struct Activity(Arc<Mutex<Use>>);
 
 impl Activity {
     pub(super) fn new() -> Self {
-        let seen = Use { now: 0, ever: false, since: Instant::now(), header: None, frames: false };
+        let seen =
+            Use { now: 0, ours: 0, unread: None, ever: false, since: Instant::now(), header: None, frames: false };
         Self(Arc::new(Mutex::new(seen)))
     }
 
@@ -63,31 +73,33 @@ impl Activity {
         Read { inner, activity: self.clone() }
     }
 
-    /// Since when there is no request in progress; `None` while there is one.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
-        let seen = self.look();
-        (seen.now == 0).then_some(seen.since)
+    /// Since when there is no request in progress, or only such as nobody took anything of for `unread`; `None` while
+    /// there are others.
+    pub(super) fn idle_since(&self, unread: Duration) -> Option<Instant> {
+        let seen = *self.look();
+        if seen.now == 0 { Some(seen.since) } else { seen.stuck().filter(|since| since.elapsed() >= unread) }
     }
 
-    /// Ends once the connection has been without a whole request for too long.
+    /// Ends once the connection has been without a whole request for too long, or its caller without taking anything.
     pub(super) async fn idle(&self, patience: Patience) {
         loop {
             let seen = *self.look();
             let now = Instant::now();
-            if seen.now == 0 && seen.ends(patience) <= now {
+            let ends = seen.ends(patience);
+            if ends.is_some_and(|ends| ends <= now) {
                 return;
             }
             // A header that begins meanwhile is seen before its time is over.
             let next = now + patience.header;
-            sleep_until(if seen.now == 0 { next.min(seen.ends(patience)) } else { next }).await;
+            sleep_until(ends.map_or(next, |ends| next.min(ends))).await;
         }
     }
 
     fn begin(&self, version: Version) -> Mark {
         let mut seen = self.look();
-        (seen.now, seen.ever, seen.header) = (seen.now + 1, true, None);
+        (seen.now, seen.ours, seen.ever, seen.header) = (seen.now + 1, seen.ours + 1, true, None);
         seen.frames = version == Version::HTTP_2;
-        Mark(self.clone())
+        Mark { activity: self.clone(), ours: true, handed: false, ended: false, frames: seen.frames }
     }
 
     fn bytes_came(&self) {
@@ -103,10 +115,19 @@ impl Activity {
 }
 
 impl Use {
-    /// When patience ends, unless there is a request by then.
-    fn ends(&self, patience: Patience) -> Instant {
+    /// When patience ends, unless there is a request or something is taken by then; `None` while it is we who are waited
+    /// for.
+    fn ends(&self, patience: Patience) -> Option<Instant> {
+        if self.now > 0 {
+            return self.stuck().map(|since| since + patience.unread);
+        }
         let idle = self.since + if self.ever { patience.between } else { patience.header };
-        self.header.map_or(idle, |began| idle.min(began + patience.header))
+        Some(self.header.map_or(idle, |began| idle.min(began + patience.header)))
+    }
+
+    /// Since when every request in progress is answered and nothing is taken.
+    fn stuck(&self) -> Option<Instant> {
+        self.unread.filter(|_| self.now > 0 && self.ours == 0)
     }
 }
 
@@ -156,12 +177,52 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Read<I> {
 
 /// A request in progress, until the last of its answer has left.
 #[derive(Debug)]
-struct Mark(Activity);
+struct Mark {
+    activity: Activity,
+    /// It waits for us.
+    ours: bool,
+    /// A piece was handed to hyper, which asks for one more than there is room for: it is taken once hyper asks again.
+    handed: bool,
+    /// All of the answer was taken.
+    ended: bool,
+    /// HTTP/2.
+    frames: bool,
+}
+
+impl Mark {
+    /// The answer's head is there, and the body waits to be taken.
+    fn answered(&mut self, ended: bool) {
+        self.waits_for_us(false);
+        self.ended = ended;
+        self.activity.look().unread.get_or_insert_with(Instant::now);
+    }
+
+    /// The next piece is asked for.
+    fn asked(&mut self) {
+        if std::mem::take(&mut self.handed) {
+            self.activity.look().unread = Some(Instant::now());
+        }
+    }
+
+    fn waits_for_us(&mut self, ours: bool) {
+        if self.ours != ours {
+            let mut seen = self.activity.look();
+            seen.ours = if ours { seen.ours + 1 } else { seen.ours - 1 };
+            self.ours = ours;
+        }
+    }
+}
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        let mut seen = self.0.look();
-        (seen.now, seen.since) = (seen.now - 1, Instant::now());
+        self.waits_for_us(false);
+        let mut seen = self.activity.look();
+        let now = Instant::now();
+        (seen.now, seen.since) = (seen.now - 1, now);
+        // Over HTTP/2 an answer can be given up unread, and over HTTP/1 only with the connection.
+        if self.ended || !seen.frames {
+            seen.unread = Some(now).filter(|_| seen.now > 0);
+        }
     }
 }
 
@@ -172,11 +233,13 @@ pub(super) struct Watched<S> {
     activity: Activity,
 }
 
-/// An answer's body. An export takes as long as its reader likes, and its connection is in use all that time.
+/// An answer's body. An export takes as long as its reader likes, and its connection is in use as long as it is read.
+///
+/// Over HTTP/2 the next piece is asked for when the reader made room for the last one, over HTTP/1 when our buffer did.
 #[derive(Debug)]
 pub(super) struct Sent<B> {
     body: B,
-    _mark: Mark,
+    mark: Mark,
 }
 
 impl<B: Body + Unpin> Body for Sent<B> {
@@ -184,11 +247,21 @@ impl<B: Body + Unpin> Body for Sent<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        self.mark.asked();
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.mark.waits_for_us(frame.is_pending());
+        match &frame {
+            Poll::Pending => {}
+            Poll::Ready(Some(_)) => self.mark.handed = true,
+            Poll::Ready(None) => self.mark.ended = true,
+        }
+        frame
     }
 
+    /// Over HTTP/2 the last piece is not called the last, so that hyper asks once more when it is taken: from an answer
+    /// given up it could not be told.
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.is_end_stream() && !(self.mark.handed && self.mark.frames)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -200,6 +273,7 @@ impl<S, R, B> Service<Request<R>> for Watched<S>
 where
     S: Service<Request<R>, Response = Response<B>>,
     S::Future: Send + 'static,
+    B: Body,
 {
     type Response = Response<Sent<B>>;
     type Error = S::Error;
@@ -210,26 +284,63 @@ where
     }
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
-        let mark = self.activity.begin(request.version());
+        let mut mark = self.activity.begin(request.version());
         let answer = self.inner.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Sent { body, _mark: mark })) })
+        Box::pin(async move {
+            let answer = answer.await?;
+            mark.answered(answer.body().is_end_stream());
+            Ok(answer.map(|body| Sent { body, mark }))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use futures_util::{Stream, poll};
+    use http_body_util::{BodyExt, StreamBody};
     use std::convert::Infallible;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::mpsc;
 
-    const PATIENCE: Patience = Patience { header: Duration::from_secs(5), between: Duration::from_secs(75) };
+    const PATIENCE: Patience =
+        Patience { header: Duration::from_secs(5), between: Duration::from_secs(75), unread: Duration::from_secs(30) };
+
+    /// A service whose only answer comes piece by piece, as they are sent.
+    fn in_pieces(
+        activity: &Activity,
+        after: Duration,
+    ) -> (mpsc::Sender<&'static str>, impl Service<Request<()>, Response = Response<Sent<Pieces>>, Error = Infallible>)
+    {
+        let (sender, receiver) = mpsc::channel(1);
+        let mut receiver = Some(receiver);
+        let service = activity.watching(tower::service_fn(move |_: Request<()>| {
+            let pieces = futures_util::stream::unfold(receiver.take().unwrap(), |mut pieces| async move {
+                let piece = pieces.recv().await?;
+                Some((Ok::<_, Infallible>(Frame::data(Bytes::from(piece))), pieces))
+            });
+            let body: Pieces = StreamBody::new(Box::pin(pieces));
+            async move {
+                tokio::time::sleep(after).await;
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        }));
+        (sender, service)
+    }
+
+    type Pieces = StreamBody<Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>>;
+
+    fn over(version: Version) -> Request<()> {
+        let mut request = Request::new(());
+        *request.version_mut() = version;
+        request
+    }
 
     async fn asked(activity: &Activity, version: Version) {
         let mut service =
-            activity.watching(tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new("answer")) }));
-        let mut request = Request::new(());
-        *request.version_mut() = version;
-        service.call(request).await.unwrap();
+            activity.watching(tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new("answer".to_owned())) }));
+        service.call(over(version)).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,21 +352,49 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn neither_a_long_request_nor_a_long_answer_is_idleness() {
+        for version in [Version::HTTP_11, Version::HTTP_2] {
+            let (activity, start) = (Activity::new(), Instant::now());
+            let (sender, mut service) = in_pieces(&activity, Duration::from_secs(600));
+            let used = async {
+                let mut answer = service.call(over(version)).await.unwrap();
+                for wait in [29, 29, 29, 600] {
+                    sender.send("piece").await.unwrap();
+                    answer.frame().await.unwrap().unwrap();
+                    if wait > 29 {
+                        // All that there is was read: it is we who are slow.
+                        assert!(poll!(Box::pin(answer.frame())).is_pending());
+                    }
+                    tokio::time::sleep(Duration::from_secs(wait)).await;
+                    assert_eq!(activity.idle_since(PATIENCE.unread), None);
+                }
+            };
+            tokio::join!(activity.idle(PATIENCE), used);
+            let ended = Duration::from_secs(600 + 3 * 29 + 600);
+            assert_eq!(start.elapsed(), ended + PATIENCE.between);
+            assert_eq!(activity.idle_since(PATIENCE.unread), Some(start + ended));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_takes_is_idleness_whatever_else_is_asked_for() {
         let (activity, start) = (Activity::new(), Instant::now());
-        let mut service = activity.watching(tower::service_fn(|_| async {
-            tokio::time::sleep(Duration::from_secs(600)).await;
-            Ok::<_, Infallible>(Response::new("an export"))
-        }));
-        let used = async {
-            let answer = service.call(Request::new(())).await.unwrap();
-            // It is read for as long again.
-            tokio::time::sleep(Duration::from_secs(600)).await;
-            assert_eq!(activity.idle_since(), None);
-            drop(answer);
+        let (_sender, mut service) = in_pieces(&activity, Duration::ZERO);
+        let _unread = service.call(over(Version::HTTP_2)).await.unwrap();
+        let begun = Instant::now();
+        let more = async {
+            loop {
+                tokio::time::sleep(Duration::from_secs(7)).await;
+                asked(&activity, Version::HTTP_2).await;
+                let idle = activity.idle_since(PATIENCE.unread);
+                assert_eq!(idle.is_some(), begun.elapsed() >= PATIENCE.unread, "{:?}", begun.elapsed());
+            }
         };
-        tokio::join!(activity.idle(PATIENCE), used);
-        assert_eq!(start.elapsed(), Duration::from_secs(1200) + PATIENCE.between);
-        assert_eq!(activity.idle_since(), Some(start + Duration::from_secs(1200)));
+        tokio::select! {
+            () = activity.idle(PATIENCE) => {}
+            () = more => {}
+        }
+        assert_eq!(start.elapsed(), PATIENCE.unread);
+        assert_eq!(activity.idle_since(PATIENCE.unread), Some(begun));
     }
 
     /// Over HTTP/2 bytes come that begin no request.

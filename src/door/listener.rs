@@ -42,6 +42,9 @@ pub struct Limits {
     /// Without a request after the first one. Longer than load balancers keep their side open (60 s is usual), so that it is
     /// them who close and no request meets a closing connection.
     pub keep_alive: Duration,
+    /// With answers of which nothing is taken: then the connection counts as idle and ends. An export that is read slowly
+    /// goes on, as long as something is taken in this time.
+    pub unread: Duration,
     /// Longest wait for requests in progress at shutdown.
     pub grace: Duration,
     /// Counts open connections.
@@ -55,6 +58,7 @@ impl Default for Limits {
             max_streams: 64,
             header: Duration::from_secs(5),
             keep_alive: Duration::from_secs(75),
+            unread: Duration::from_secs(30),
             grace: Duration::from_secs(5),
             connections: Gauge::default(),
         }
@@ -79,7 +83,7 @@ where
 {
     let open = TaskTracker::new();
     let cut = CancellationToken::new();
-    let seats = Seats::new(limits.max_connections);
+    let seats = Seats::new(limits.max_connections, limits.unread);
     while let Some((stream, seat)) = next(&listener, &seats, &shutdown).await {
         let connection = attend(stream, seat.activity.clone(), service.clone(), limits.clone(), shutdown.clone());
         let (cut, connections) = (cut.clone(), limits.connections.clone());
@@ -173,7 +177,7 @@ where
 {
     // Answers are small and whole: nothing is won by holding them back for more.
     let _ = stream.set_nodelay(true);
-    let patience = Patience { header: limits.header, between: limits.keep_alive };
+    let patience = Patience { header: limits.header, between: limits.keep_alive, unread: limits.unread };
     let io = TokioIo::new(activity.reading(stream));
     let service = TowerToHyperService::new(activity.watching(service));
     let builder = protocols(&limits);

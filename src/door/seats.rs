@@ -25,6 +25,8 @@ pub(super) struct Seats {
     places: Arc<Semaphore>,
     taken: Arc<Mutex<HashMap<u64, Taken>>>,
     next: Arc<AtomicU64>,
+    /// With an answer of which nothing is taken for so long, whoever has the seat is idle.
+    unread: Duration,
 }
 
 #[derive(Debug)]
@@ -46,8 +48,8 @@ pub(super) struct Seat {
 }
 
 impl Seats {
-    pub(super) fn new(most: u32) -> Self {
-        Self { places: Arc::new(Semaphore::new(size(most))), taken: Arc::default(), next: Arc::default() }
+    pub(super) fn new(most: u32, unread: Duration) -> Self {
+        Self { places: Arc::new(Semaphore::new(size(most))), taken: Arc::default(), next: Arc::default(), unread }
     }
 
     /// A seat, as soon as one is free or somebody idle has left.
@@ -75,7 +77,8 @@ impl Seats {
     fn send_away_the_longest_idle(&self) {
         let taken = self.taken();
         let idle = taken.values().filter(|one| !one.go.is_cancelled());
-        let longest = idle.filter_map(|one| Some((one.activity.idle_since()?, one))).min_by_key(|(since, _)| *since);
+        let since = |one: &Taken| one.activity.idle_since(self.unread);
+        let longest = idle.filter_map(|one| Some((since(one)?, one))).min_by_key(|(since, _)| *since);
         if let Some((_, one)) = longest {
             one.go.cancel();
         }
@@ -101,17 +104,21 @@ mod tests {
     use tokio::time::sleep;
     use tower::Service;
 
+    const UNREAD: Duration = Duration::from_secs(30);
+
     #[tokio::test(start_paused = true)]
     async fn a_newcomer_takes_the_seat_of_whoever_was_idle_longest_and_of_nobody_who_is_not() {
-        let seats = Seats::new(3);
+        let seats = Seats::new(3, UNREAD);
         let busy = seats.take().await;
-        let mut service =
-            busy.activity.watching(tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new("answer")) }));
+        let mut service = busy
+            .activity
+            .watching(tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new("answer".to_owned())) }));
         let answer = service.call(Request::new(())).await.unwrap();
         sleep(Duration::from_secs(1)).await;
         let old = seats.take().await;
         sleep(Duration::from_secs(1)).await;
         let young = seats.take().await;
+        sleep(Duration::from_secs(1)).await;
         let mut newcomer = Box::pin(seats.take());
         assert!(poll!(&mut newcomer).is_pending());
         assert!(old.go.is_cancelled() && !young.go.is_cancelled() && !busy.go.is_cancelled());
@@ -125,7 +132,9 @@ mod tests {
         let mut late = Box::pin(seats.take());
         sleep(LOOK_AGAIN).await;
         assert!(poll!(&mut late).is_pending() && !busy.go.is_cancelled());
+        sleep(UNREAD).await;
+        assert!(poll!(&mut late).is_pending() && busy.go.is_cancelled(), "nobody reads its answer");
         drop(answer);
-        assert!(busy.activity.idle_since().is_some());
+        assert!(busy.activity.idle_since(UNREAD).is_some());
     }
 }

@@ -34,6 +34,8 @@ reasons! {
     Full = "full",
     /// It waited as long as anybody may.
     Waited = "waited",
+    /// As many of its key wait inside already, for the rest of a body or for a fan-out: more instances are no cure.
+    Parked = "parked",
     /// Its caller will have given up before it could be answered.
     Deadline = "deadline",
     /// Too much is accepted and not sent yet.

@@ -11,21 +11,25 @@ use std::time::Duration;
 /// A step: 5 % of the estimate.
 const STEP: u64 = 20;
 
-/// What a doubt takes off: 1.25 %.
-const DOUBT: u64 = 80;
+/// What a doubt takes off: 5 % of the estimate.
+const DOUBT: u64 = 20;
 
 /// The least estimate and the least step, µs.
 const LEAST_US: u64 = 20;
 
 /// The estimate; nothing is known at first, which reads as no time at all.
 #[derive(Debug, Default)]
-pub struct Typical(AtomicU64);
+pub struct Typical {
+    us: AtomicU64,
+    /// Since a time was last seen.
+    doubts: AtomicU64,
+}
 
 impl Typical {
     /// One more request took `time`.
     pub fn observe(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let now = self.0.load(Ordering::Relaxed);
+        let now = self.us.load(Ordering::Relaxed);
         let step = (now / STEP).max(LEAST_US);
         let next = match us {
             _ if now == 0 => us,
@@ -33,21 +37,29 @@ impl Typical {
             us => now.saturating_sub(step).max(us),
         };
         // A lost race loses one step: the next request takes it.
-        self.0.store(next.max(LEAST_US), Ordering::Relaxed);
+        self.us.store(next.max(LEAST_US), Ordering::Relaxed);
+        self.doubts.store(0, Ordering::Relaxed);
     }
 
     /// A request was refused because of the estimate. Who is refused cannot prove it wrong, so that it would stand for
-    /// ever: a little less of it does, until one is let in and shows how long they take now. While it is right, one in
-    /// five or so is.
+    /// ever: for those in a hurry a little less of it does, until one is let in and shows how long they take now.
+    /// [`Typical::p50`] stays: it says how many may wait, and who is refused needs no key.
     pub fn doubt(&self) {
-        let now = self.0.load(Ordering::Relaxed);
-        self.0.store(now.saturating_sub((now / DOUBT).max(1)).max(LEAST_US), Ordering::Relaxed);
+        self.doubts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The least that a request must have time for.
+    #[must_use]
+    pub fn doubted(&self) -> Duration {
+        let us = self.us.load(Ordering::Relaxed);
+        let doubts = self.doubts.load(Ordering::Relaxed).min(DOUBT);
+        Duration::from_micros(us - us * doubts / DOUBT)
     }
 
     /// Half of the requests take longer.
     #[must_use]
     pub fn p50(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
+        Duration::from_micros(self.us.load(Ordering::Relaxed))
     }
 }
 
@@ -61,25 +73,25 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_that_lets_nobody_in_does_not_stand() {
+    fn an_estimate_that_lets_nobody_in_does_not_stand_and_the_queue_does_not_hear_of_it() {
         let typical = Typical::default();
         seen([150_000], &typical);
-        let refused = (1..).find(|_| {
-            typical.doubt();
-            typical.p50() < Duration::from_millis(100)
-        });
-        assert!(refused.is_some_and(|n| (20..50).contains(&n)), "{refused:?}");
-        // It was right: whoever is let in takes that long, and one in four or five is.
         let mut let_in = 0;
         for _ in 0..1000 {
-            if typical.p50() < Duration::from_millis(100) {
+            if typical.doubted() < Duration::from_millis(100) {
                 let_in += 1;
+                // It was right: whoever is let in takes that long.
                 typical.observe(Duration::from_millis(150));
             } else {
                 typical.doubt();
             }
+            assert_eq!(typical.p50(), Duration::from_millis(150));
         }
-        assert!((150..300).contains(&let_in), "{let_in}");
+        assert!((100..200).contains(&let_in), "{let_in}");
+        (0..1_000_000).for_each(|_| typical.doubt());
+        assert_eq!((typical.doubted(), typical.p50()), (Duration::ZERO, Duration::from_millis(150)));
+        assert_eq!(seen([150_000], &typical), 150_000);
+        assert_eq!(typical.doubted(), Duration::from_millis(150), "one that is seen ends all doubt");
     }
 
     #[test]

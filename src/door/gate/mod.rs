@@ -111,10 +111,11 @@ impl Gate {
         Ok(Place::new(pool, rooms, permit, borrowed))
     }
 
-    /// Half of the requests served from `pool` take longer; zero while nothing is known.
+    /// Half of the requests served from `pool` take longer, or less of it while that is in doubt; zero while nothing is
+    /// known.
     #[must_use]
     pub fn typical(&self, pool: Pool) -> Duration {
-        self.0.room(pool).typical.p50()
+        self.0.room(pool).typical.doubted()
     }
 
     /// Whether a request of `pool` that came now would be sent away at once: a look, which takes and changes nothing.

@@ -69,7 +69,7 @@ impl Room {
     }
 
     /// As many may wait as are served in half of [`LONGEST_WAIT`], so that whoever waits is served unless something goes
-    /// wrong; and some at any time, so that a place that becomes free has somebody to take it. Nobody, while nothing moves.
+    /// wrong; and one at any time, so that a place that becomes free has somebody to take it. Nobody, while nothing moves.
     pub(super) fn most_waiting(&self) -> usize {
         if self.stands_still() {
             return 0;
@@ -79,7 +79,7 @@ impl Room {
             return 2 * self.size;
         }
         let half = usize::try_from(LONGEST_WAIT.as_micros() / 2).unwrap_or(usize::MAX);
-        (self.size * half / p50).clamp(self.size.div_ceil(2), 16 * self.size)
+        (self.size * half / p50).clamp(1, 16 * self.size.max(1))
     }
 
     fn waiter(&self) -> Option<Waiter<'_>> {

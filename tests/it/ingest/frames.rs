@@ -1,5 +1,8 @@
 //! HTTP/2 as no decent client speaks it: the frames are written by hand.
 
+use std::time::Duration;
+
+use fanfare::door;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -12,6 +15,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -20,6 +24,10 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 /// ENHANCE_YOUR_CALM.
 const CALM: u32 = 11;
+const PING: u8 = 6;
+const END_STREAM: u8 = 1;
+/// GET, http, /, and the authority x.
+const GET: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'x'];
 /// POST, http, /, and the authority x.
 const POST: &[u8] = &[0x83, 0x86, 0x84, 0x41, 1, b'x'];
 
@@ -108,6 +116,70 @@ async fn callers_are_told_how_many_streams_and_how_long_headers_there_may_be() {
             all.next().map(|one| u32::from_be_bytes(one[2..].try_into().unwrap()))
         };
         assert_eq!((head[3], told(STREAMS), told(HEADER_BYTES)), (SETTINGS, Some(64), Some(32 * 1024)));
+    })
+    .await;
+}
+
+/// A window of no bytes: the answer can never be sent. Whoever keeps it open, and goes on asking, keeps nobody out.
+#[tokio::test]
+async fn answers_without_a_window_keep_no_seat() {
+    const WINDOW: [u8; 6] = [0, 4, 0, 0, 0, 0];
+    for_each_store(async |store| {
+        let limits = door::Limits {
+            max_connections: 2,
+            header: Duration::from_secs(1),
+            unread: Duration::from_millis(300),
+            ..Default::default()
+        };
+        let service = Service::start_with(&store, |_| (), limits).await;
+        let mut stuck = Vec::new();
+        for _ in 0..2 {
+            let mut stream = service.raw().await;
+            let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, GET);
+            stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &WINDOW), &request].concat()).await.unwrap();
+            // Answered, as far as it can be.
+            let mut bytes = Vec::new();
+            while !frames(&bytes).iter().any(|(kind, _)| *kind == HEADERS) {
+                timeout(SOON, stream.read_buf(&mut bytes)).await.unwrap().unwrap();
+            }
+            let (mut reader, mut writer) = stream.into_split();
+            tokio::spawn(async move {
+                for more in (3..).step_by(2) {
+                    let asked = frame(HEADERS, END_HEADERS | END_STREAM, more, GET);
+                    let given_up = frame(RESET, 0, more, &8_u32.to_be_bytes());
+                    let ping = frame(PING, 0, 0, &[0; 8]);
+                    if writer.write_all(&[&asked, &ping].map(Vec::as_slice).concat()).await.is_err() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    let _ = writer.write_all(&given_up).await;
+                }
+            });
+            stuck.push(async move {
+                let mut rest = Vec::new();
+                let _ = timeout(SOON, reader.read_to_end(&mut rest)).await.expect("it must go");
+                assert!(!frames(&rest).iter().any(|(kind, _)| *kind == DATA), "no byte of an answer was sent");
+            });
+        }
+        timeout(SOON, service.accept("evt-1")).await.expect("a newcomer takes a seat");
+        for gone in stuck {
+            gone.await;
+        }
+    })
+    .await;
+}
+
+/// The same over HTTP/1.1: one request after the other, and no answer is read.
+#[tokio::test]
+async fn answers_that_nobody_reads_keep_no_seat() {
+    for_each_store(async |store| {
+        let limits = door::Limits { max_connections: 1, unread: Duration::from_millis(300), ..Default::default() };
+        let service = Service::start_with(&store, |_| (), limits).await;
+        let mut stream = service.raw().await;
+        let requests = "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(500);
+        stream.write_all(requests.as_bytes()).await.unwrap();
+        timeout(SOON, service.accept("evt-1")).await.expect("a newcomer takes the seat");
+        drop(stream);
     })
     .await;
 }

@@ -200,6 +200,25 @@ async fn a_database_that_stalls_costs_a_caller_no_more_than_its_time() {
     assert_eq!(service.posted(&goal("evt-3")).await.status(), 202);
 }
 
+/// An event that comes too late is looked up, in case it came before: that costs no more than the caller's time either.
+#[tokio::test]
+async fn a_database_that_stalls_costs_the_caller_of_a_late_event_no_more_than_its_time() {
+    let (database, store, service) = on_postgres(door::Limits::default(), set(|l| l.places.interactive = 1)).await;
+    let late = goal_with("/occurred_at", json!("2020-01-01T12:00:00Z"));
+    refused(service.post_event(&late).await, 422, "event_too_late").await;
+    let mut blocker = database.connection().await;
+    blocker.execute("BEGIN; LOCK TABLE event IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let url = format!("http://{}/v1/events", service.addr);
+    let request = reqwest::Client::new().post(url).bearer_auth(service.key("events"));
+    let answer = request.header("X-Request-Timeout-Ms", "300").json(&late).send().await.unwrap();
+    refused(answer, 503, "out_of_time").await;
+    // The database is at work for it still, and so its place is not free.
+    refused(service.post_event(&goal("evt-1")).await, 503, "overloaded").await;
+    blocker.execute("ROLLBACK").await.unwrap();
+    assert!(service.posted(&goal("evt-1")).await.status().is_success());
+    drop(store);
+}
+
 /// Whoever asks and hangs up has no more work going in the database than there are places, however often it does so.
 #[tokio::test]
 async fn callers_who_hang_up_have_no_more_work_going_than_there_are_places() {

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fanfare::api::{self, State};
+use fanfare::api::{self, Keys, Scope, State};
 use fanfare::ceiling::Quotas;
 use fanfare::domain::quota::{NotShared, SharedQuota};
 use fanfare::door;
 use futures_util::future::join_all;
 use reqwest::StatusCode;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::api::{Service, for_each_store, read_until, refused, until};
+use crate::api::{SOON, Service, for_each_store, goal, read_until, refused, until};
 use crate::harness::redis::RedisServer;
 
 #[tokio::test]
@@ -135,11 +135,93 @@ async fn a_redis_that_does_not_answer_keeps_one_request_waiting_and_no_more() {
     until(async || take().await.is_ok()).await;
 }
 
+/// What an instance granted alone while Redis was away is not to be had there once more.
+#[tokio::test]
+async fn a_redis_that_comes_back_empty_grants_no_second_burst() {
+    const PER_S: u32 = 20;
+    let mut redis = RedisServer::start().await;
+    let quotas = Quotas::new(&redis.url(), "proj").unwrap();
+    // How many are granted at once; unknown, when one of them had no answer in time.
+    let burst = async |name: &str| {
+        until(async || quotas.take("nobody", 1_000).await.is_ok()).await;
+        let (begun, mut granted) = (Instant::now(), 0);
+        for _ in 0..60 {
+            granted += u32::from(quotas.take(name, PER_S).await.ok()?.is_none());
+        }
+        Some((f64::from(granted), begun.elapsed().as_secs_f64()))
+    };
+    let mut strangers = 0;
+    let (whole, took) = loop {
+        strangers += 1;
+        if let Some(granted) = burst(&format!("stranger-{strangers}")).await {
+            break granted;
+        }
+    };
+    assert!((20.0..=21.0 + 20.0 * took).contains(&whole), "whoever was counted nowhere has all of it: {whole}");
+    redis.kill().await;
+    until(async || quotas.take("backend", PER_S).await.is_err()).await;
+    redis.run().await;
+    let (once_more, took) = loop {
+        if let Some(granted) = burst("backend").await {
+            break granted;
+        }
+    };
+    assert!((1.0..=2.0 + 20.0 * took).contains(&once_more), "{once_more} in {took} s");
+}
+
+/// Keeps one key waiting for its quota, as a Redis that is slow does, until it is told.
+struct Slow {
+    asked: Notify,
+    go: Notify,
+}
+
+#[async_trait::async_trait]
+impl SharedQuota for Slow {
+    async fn take(&self, name: &str, _: u32) -> Result<Option<Duration>, NotShared> {
+        if name == "nightly" {
+            self.asked.notify_one();
+            self.go.notified().await;
+        }
+        Ok(None)
+    }
+}
+
+#[tokio::test]
+async fn a_key_for_bulk_work_does_not_wait_for_its_quota_in_a_place_of_events() {
+    for_each_store(async |store| {
+        let (nightly, entry) = api::keys::generate("nightly", &[Scope::Events]).unwrap();
+        let (backend, other) = api::keys::generate("backend", &[Scope::Events]).unwrap();
+        let slow = Arc::new(Slow { asked: Notify::new(), go: Notify::new() });
+        let change = |state: &mut State| {
+            state.keys = Arc::new(Keys::parse(&format!("{entry}:bulk,{other}")).unwrap());
+            state.limits.requests_per_s_per_key = 1_000;
+            state.limits.places.interactive = 1;
+            state.quotas = Some(Arc::clone(&slow) as Arc<dyn SharedQuota>);
+        };
+        let service = Service::start_with(&store, change, door::Limits::default()).await;
+        let post = async |key: &str, id: &str| {
+            let url = format!("http://{}/v1/events", service.addr);
+            reqwest::Client::new().post(url).bearer_auth(key).json(&goal(id)).send().await.unwrap().status()
+        };
+        let bulk = async {
+            slow.asked.notified().await;
+            until(async || post(&backend, "evt-1").await.is_success()).await;
+            slow.go.notify_one();
+        };
+        let both = async { tokio::join!(post(&nightly, "evt-2"), bulk) };
+        let (posted, ()) = timeout(SOON * 2, both).await.expect("events go on while it waits");
+        assert!(posted.is_success() || posted == StatusCode::SERVICE_UNAVAILABLE, "{posted}");
+    })
+    .await;
+}
+
 /// What one key has waiting leaves room for the others.
 #[tokio::test]
 async fn one_key_can_take_half_of_the_long_polls_and_no_more() {
     for_each_store(async |store| {
-        let service = Service::start(&store).await;
+        let mut registry = fanfare::metrics::Metrics::new();
+        let measured = api::Measured::register(&mut registry);
+        let service = Service::start_with(&store, |state| state.measured = measured, door::Limits::default()).await;
         let id = service.accept("evt-1").await;
         let poll = async |key: &str| {
             let mut stream = service.raw().await;
@@ -165,6 +247,13 @@ async fn one_key_can_take_half_of_the_long_polls_and_no_more() {
             told
         })
         .await;
+        // More instances would not have let them wait.
+        let text = registry.render();
+        let counted = |reason: &str| {
+            let name = format!("fanfare_requests_shed_total{{pool=\"read\",reason=\"{reason}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u32>().ok()).unwrap()
+        };
+        assert!(counted("parked") > 0, "{text}");
         let mut other = poll("events").await;
         service.settle(id).await;
         service.state.settled.send(id).unwrap();
