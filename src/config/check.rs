@@ -180,6 +180,10 @@ fn types_file_is_there(config: &Config) -> Broken {
 }
 
 fn is_there(key: &'static str, path: &Path) -> Broken {
+    // What comes through a pipe comes once: it is left for whoever reads it.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return None;
+    }
     let error = std::fs::File::open(path).err().filter(|_| !path.as_os_str().is_empty())?;
     let fault = format!("{} cannot be read: {error}", keys::shown(&path.to_string_lossy()));
     broken(true, key, fault, "name a file that exists and may be read, or leave it empty")

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fanfare::emulator::{Control, LogEntry, Rule};
 use fanfare::wire::ReplayRequest;
 use serde_json::Value;
+use tokio::process::Command;
 
 use super::harness::process::Process;
 use super::harness::service::{Database, World};
@@ -158,6 +159,28 @@ async fn a_key_file_is_mended() {
     assert!(!text.contains("PRIVATE KEY"), "no key in the log");
 }
 
+/// A key that a pipe gives, once: the service starts, serves, and does not wait for another.
+async fn a_key_in_a_pipe() {
+    let mut world = World::new(Database::Sqlite, false).await;
+    world.settings.remove("FANFARE__FCM__CREDENTIALS").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, pipe) = (dir.path().join("key.json"), dir.path().join("pipe.json"));
+    std::fs::write(&file, world.emulator.key_json()).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().await.unwrap().success());
+    let mut give = Command::new("sh");
+    give.args(["-c", "cat \"$1\" > \"$2\"", "sh"]).arg(&file).arg(&pipe).kill_on_drop(true);
+    let mut given = give.spawn().unwrap();
+    world.set("FCM__CREDENTIALS_FILE", pipe.display());
+    let service = world.spawn().await;
+    assert!(given.wait().await.unwrap().success());
+    service.signal("-HUP").await;
+    let kept = said(&service, "key not read anew; the old one stays in force").await;
+    assert!(kept["error"].as_str().unwrap().contains("no regular file"), "{kept}");
+    service.follow("pipe", &tokens("ok", "pipe", 10)).await;
+    let fanout = service.settled(&service.goal("pipe", "pipe", 60).await).await;
+    assert_eq!((fanout.delivered, fanout.failed), (10, 0), "{fanout:#?}");
+}
+
 /// A platform's key is mended, but the ceiling is too low to reach all in time: that is not the key's fault.
 async fn a_platforms_key_is_mended_too_late_for_the_pace() {
     let mut world = World::new(Database::Sqlite, false).await;
@@ -261,6 +284,7 @@ async fn what_is_refused_or_sick_for_a_while_is_reached_in_time_and_holds_up_nob
         ("a role stays away", Box::pin(a_role_stays_away())),
         ("a key is refused for a while", Box::pin(a_key_is_refused_for_a_while())),
         ("a key file is mended", Box::pin(a_key_file_is_mended())),
+        ("a key in a pipe", Box::pin(a_key_in_a_pipe())),
         (
             "a platform's key is mended too late for the pace",
             Box::pin(a_platforms_key_is_mended_too_late_for_the_pace()),

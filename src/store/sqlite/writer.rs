@@ -222,7 +222,6 @@ struct Task {
     /// `None` after a failed transaction: the next one starts on a fresh connection, whatever state this one was in.
     conn: Option<SqliteConnection>,
     counts: Arc<Counts>,
-    /// An outage fails every transaction: its first and its end are told.
     outage: Outage,
     _lock: File,
 }
@@ -231,9 +230,7 @@ impl Task {
     async fn serve(mut self, mut waiting: mpsc::Receiver<Message>) {
         let mut closing = Vec::new();
         while let Some(first) = waiting.recv().await {
-            let mut batch = Vec::new();
-            let mut rows = 0;
-            let mut next = Some(first);
+            let (mut batch, mut rows, mut next) = (Vec::new(), 0, Some(first));
             while let Some(message) = next.take() {
                 match message {
                     // They would keep those out that wait, while another program holds the file.
