@@ -121,7 +121,9 @@ fn account(sweep: &Sweep) -> String {
     let withheld = if withheld.is_empty() {
         withheld
     } else {
-        format!("; NOT judged, as too many seem dead: {withheld} (if it is true: --resume {id} --accept-dead-share)")
+        format!(
+            "; NOT judged, as too many seem dead: {withheld} (if it is true: --resume {id} --accept-dead-share PERCENT)"
+        )
     };
     format!(
         "sweep {id} {}: {asked} of {devices} devices asked in {attempts} attempts: {valid} valid, {dead} dead, \
@@ -171,7 +173,7 @@ mod tests {
         );
         let withheld = [("ios".to_owned(), 7), ("web".to_owned(), 2)].into();
         let said = account(&Sweep { withheld, ..sweep("done") });
-        assert!(said.ends_with("5 left; NOT judged, as too many seem dead: 7 ios, 2 web (if it is true: --resume 24 --accept-dead-share)"), "{said}");
+        assert!(said.ends_with("5 left; NOT judged, as too many seem dead: 7 ios, 2 web (if it is true: --resume 24 --accept-dead-share PERCENT)"), "{said}");
         let said = account(&Sweep { left: None, ..sweep("running") });
         assert!(said.ends_with("0 unknown"), "{said}");
         let dry = account(&Sweep { id: None, ..sweep("dry_run") });

@@ -140,7 +140,9 @@ pub async fn run(command: FanoutCommand) -> Result<(), Failure> {
             show(&target, &fanout)?;
             if fanout.pending > 0 {
                 let pending = fanout.pending;
-                eprintln!("{pending} may be in flight still; `fanfare fanout show {id} --wait` shows the end");
+                eprintln!(
+                    "{pending} are not over yet: what is in flight keeps its outcome, nothing more is launched. `fanfare fanout show {id} --wait` shows the end"
+                );
             }
             Ok(())
         }
