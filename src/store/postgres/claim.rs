@@ -13,11 +13,9 @@ use crate::store::{ClaimRequest, FreezeStep, Open};
 
 /// The live ones among the devices of `i.keys`. A device that is gone has no element.
 /// Bitmaps of different length would end the statement for every chunk; one of them does not parse, later.
-macro_rules! with_recipients {
-    ($head:literal) => {
-        concat!(
-            $head,
-            "
+macro_rules! recipients {
+    () => {
+        "
 SELECT k.fanout_id, k.chunk_no, k.epoch, k.class, k.rank, k.n, k.done::text AS done,
        (CASE WHEN k.unclean AND length(k.maybe) = length(k.done) THEN k.maybe | ~k.done ELSE k.maybe END)::text AS maybe, i.keys,
        d.live, d.tokens, d.fids, d.platforms, d.locales, d.versions
@@ -28,42 +26,54 @@ CROSS JOIN LATERAL (
            coalesce(array_agg(v.fid), '{}') AS fids, coalesce(array_agg(v.platform), '{}') AS platforms,
            coalesce(array_agg(v.locale), '{}') AS locales, coalesce(array_agg(v.version), '{}') AS versions
     FROM device v WHERE v.device_key = ANY (i.keys) AND v.state = 0) d"
+    };
+}
+
+macro_rules! with_recipients {
+    ($head:literal) => {
+        concat!($head, recipients!())
+    };
+}
+
+/// Takes the chunks `c`.
+macro_rules! taken {
+    ($head:literal) => {
+        concat!(
+            $head,
+            ",
+k AS (
+    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
+    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
+    RETURNING k.*)",
+            recipients!()
         )
     };
 }
 
 /// The row locks are the fence between two claimers: the inner query locks, the outer one writes.
 /// A chunk that was lost uncleanly shows all its unfinished recipients as `maybe`.
-pub(super) const CLAIM: &str = with_recipients!(
+pub(super) const CLAIM: &str = taken!(
     "
 WITH c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
     WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND (k.class, k.rank) < (coalesce($3, 32767::smallint), coalesce($4, 9223372036854775807))
       AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
-    ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
-k AS (
-    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
-    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
-    RETURNING k.*)"
+    ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED)"
 );
 
 /// Few are unsettled, so their chunks are found by key and not in the order of all open ones.
-pub(super) const CLAIM_OVERDUE: &str = with_recipients!(
+pub(super) const CLAIM_OVERDUE: &str = taken!(
     "
 WITH over AS MATERIALIZED (
     SELECT id FROM fanout WHERE settled_ms IS NULL AND state <> 3 AND deadline_ms <= fanfare_now_ms()),
 c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k
     WHERE k.fanout_id IN (SELECT id FROM over) AND k.state = 0 AND k.not_before_ms <= fanfare_now_ms()
-    LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
-k AS (
-    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
-    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
-    RETURNING k.*)"
+    LIMIT $2 FOR UPDATE OF k SKIP LOCKED)"
 );
 
 /// Of fan-outs of which this instance owns nothing, in order.
-pub(super) const CLAIM_OTHERS: &str = with_recipients!(
+pub(super) const CLAIM_OTHERS: &str = taken!(
     "
 WITH other AS MATERIALIZED (
     SELECT id FROM fanout f
@@ -72,15 +82,11 @@ WITH other AS MATERIALIZED (
 c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k
     WHERE k.fanout_id IN (SELECT id FROM other) AND k.state = 0 AND k.not_before_ms <= fanfare_now_ms()
-    ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
-k AS (
-    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
-    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
-    RETURNING k.*)"
+    ORDER BY k.class, k.rank LIMIT $2 FOR UPDATE OF k SKIP LOCKED)"
 );
 
 /// The least urgent class is at the far end of the index of open chunks.
-pub(super) const CLAIM_FLOOR: &str = with_recipients!(
+pub(super) const CLAIM_FLOOR: &str = taken!(
     "
 WITH least AS (
     SELECT k.class FROM chunk k JOIN fanout f ON f.id = k.fanout_id
@@ -91,11 +97,7 @@ c AS (
     SELECT k.fanout_id, k.chunk_no FROM chunk k JOIN fanout f ON f.id = k.fanout_id
     WHERE k.state = 0 AND k.not_before_ms <= fanfare_now_ms() AND k.class = (SELECT class FROM least)
       AND k.class > $2 AND f.state <> 3 AND (f.paused = 0 OR f.deadline_ms <= fanfare_now_ms())
-    ORDER BY k.class, k.rank LIMIT 1 FOR UPDATE OF k SKIP LOCKED),
-k AS (
-    UPDATE chunk k SET state = 1, owner = $1, epoch = k.epoch + 1
-    FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no
-    RETURNING k.*)"
+    ORDER BY k.class, k.rank LIMIT 1 FOR UPDATE OF k SKIP LOCKED)"
 );
 
 /// Chunks that a freeze step created owned, and that are so still.
