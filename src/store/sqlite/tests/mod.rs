@@ -241,7 +241,7 @@ async fn a_failing_or_panicking_job_undoes_only_itself() {
 
     assert!(matches!(before.await.unwrap().unwrap(), Accepted::New(_)));
     let refused = failing.await.unwrap().unwrap_err();
-    let named = |text: &str| text.contains("UNIQUE") && text.contains("tests.rs:");
+    let named = |text: &str| text.contains("UNIQUE") && text.contains("(mod.rs:");
     assert!(matches!(&refused, StoreError::Statement(text) if named(text)), "{refused}");
     assert!(matches!(panicking.await.unwrap(), Err(StoreError::Statement(_))));
     assert!(matches!(after.await.unwrap().unwrap(), Accepted::New(_)));
