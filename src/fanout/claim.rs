@@ -29,7 +29,8 @@ const UNREADABLE_FOR_MS: i64 = 10_000;
 const DOUBT: Duration = Duration::from_secs(12);
 /// While in doubt, what is ours is looked up this often.
 const RECOLLECT_EVERY: Duration = Duration::from_secs(3);
-/// A chunk of the least urgent class lasts for 10,000 launches, at its one in twenty: seconds, at any rate.
+/// How often chunks are claimed beside those whose turn it is. Of the least urgent class one lasts for 10,000 launches, at its
+/// one in twenty: seconds, at any rate.
 const SELDOM: Duration = Duration::from_secs(1);
 /// Overdue chunks claimed at once with full hands: they leave them in the next turn.
 const OVERDUE_AT_ONCE: u32 = 16;
@@ -142,8 +143,9 @@ impl Claimer {
         Some(ClaimRequest { boot: self.boot, want: 1, of: Open::AheadOf(class, rank) })
     }
 
-    /// Chunks taken, and of which; `None` when the hands want none. Claims go by urgency, so that while there is always something urgent
-    /// they would never come to the least urgent class, and its floor in the hands would be a floor of nothing.
+    /// Chunks taken, and of which; `None` when the hands want none. Claims go by urgency, so that while there is always
+    /// something urgent they would never come to the least urgent class, and its floor in the hands would be a floor of
+    /// nothing.
     async fn fill(&mut self) -> Result<Option<(Open, usize)>, StoreError> {
         if let Some(than) = self.hands.without_bulk().filter(|_| self.floor.due(Instant::now())) {
             let claimed = self.store.claim_floor(self.boot, than).await?;

@@ -149,8 +149,12 @@ impl Hands {
     /// State of the breaker, by its field's word.
     #[must_use]
     pub fn breaker(&self) -> &'static str {
+        self.breaker_state().map_or("unknown", BreakerState::as_str)
+    }
+
+    fn breaker_state(&self) -> Option<BreakerState> {
         let now = self.breaker.load(Ordering::Relaxed);
-        BreakerState::ALL.into_iter().find(|s| *s as u8 == now).map_or("unknown", BreakerState::as_str)
+        BreakerState::ALL.into_iter().find(|state| *state as u8 == now)
     }
 
     /// Credentials that are refused and serve nobody.
@@ -184,12 +188,10 @@ impl Hands {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the breaker lets nothing or only a probe through, while there is nobody else in hand to probe with.
+    /// Whether the breaker lets nothing or only a probe through, and there is room for somebody else to probe with.
     #[must_use]
     pub fn held_by_breaker(&self) -> bool {
-        let now = self.breaker.load(Ordering::Relaxed);
-        let holds = BreakerState::ALL.into_iter().any(|state| state as u8 == now && state.holds());
-        holds && self.open.load(Ordering::Relaxed) < MOST_OPEN
+        self.breaker_state().is_some_and(BreakerState::holds) && self.open.load(Ordering::Relaxed) < MOST_OPEN
     }
 
     /// With chunks in hand and none of them of the least urgent class there is: the least urgent in hand.

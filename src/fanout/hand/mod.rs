@@ -78,9 +78,10 @@ impl Hand {
         fresh.or_else(|| self.pick())
     }
 
-    /// The recipient to probe the provider with, and to try it with after an outage. It comes from the fan-out that has failed least since it last got
-    /// through, then from the most urgent one: whole fan-outs may fail for a reason of their own (a replay to devices that
-    /// always fail), and would hold a half-open breaker shut for everybody, and open one that has just closed.
+    /// The recipient to probe the provider with, and to try it with after an outage. It comes from the fan-out that has
+    /// failed least since it last got through, then from the most urgent one: whole fan-outs may fail for a reason of their
+    /// own (a replay to devices that always fail), and would hold a half-open breaker shut for everybody, and open one that
+    /// has just closed.
     pub fn pick_probe(&mut self) -> Option<Spot> {
         if let Some(key) = self.calmest(Chunk::has_fresh) {
             return self.chunks.get_mut(&key).and_then(|chunk| last_of(key, chunk));
