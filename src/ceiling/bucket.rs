@@ -54,10 +54,15 @@ impl Bucket {
 
     /// Asks for up to `want` grants (at least 1) at the pace in force, none before the pause is over.
     pub fn reserve(&mut self, want: u32, pace: &Pace, now: Instant) -> Reservation {
+        self.reserve_within(AHEAD, want, pace, now)
+    }
+
+    /// The same, given out no further than `ahead` in advance.
+    pub(super) fn reserve_within(&mut self, ahead: Duration, want: u32, pace: &Pace, now: Instant) -> Reservation {
         let every = 1e9 / (self.per_s * pace.share(now));
         let quiet = self.nanos(now) - (self.burst - 1.0) * every;
         let due = self.next.max(self.nanos(pace.paused_until())).max(quiet);
-        let horizon = self.nanos(now + AHEAD);
+        let horizon = self.nanos(now + ahead);
         if due > horizon {
             return Reservation::Wait(Duration::from_nanos((due - horizon).ceil() as u64));
         }

@@ -11,6 +11,11 @@ use super::redis::{Answer, Ask, FULL};
 use super::{FORFEIT_AFTER, GrantRun};
 use crate::mutant;
 
+/// How far in advance the own share gives out what has to be had from the fleet as well. What it gives out later than
+/// the fleet does is put off by so much, and when the own share ceases to apply it leaves beside what the fleet gives
+/// out then: with [`AHEAD`] that was a second of 1.10 times the ceiling.
+const AHEAD_OF_FLEET: Duration = Duration::from_millis(20);
+
 /// The rate of one lane for the whole fleet.
 #[derive(Debug, Clone)]
 pub(super) struct Allowed {
@@ -89,6 +94,11 @@ impl Lane {
     /// Grants from this instance's own share.
     pub(super) fn reserve(&mut self, want: u32, now: Instant) -> Reservation {
         self.bucket.reserve(want, &self.pace, now)
+    }
+
+    /// Leave to ask the fleet, where the own share applies as well.
+    pub(super) fn reserve_beside_fleet(&mut self, want: u32, now: Instant) -> Reservation {
+        self.bucket.reserve_within(AHEAD_OF_FLEET, want, &self.pace, now)
     }
 
     /// The provider throttled this instance.
@@ -214,5 +224,17 @@ mod tests {
         lane.start_empty(4, now);
         let run = GrantRun { n: 1, first: now + AHEAD, every: 4 * MS };
         assert_eq!(lane.reserve(50, now), Reservation::Granted(run));
+    }
+
+    #[test]
+    fn an_own_share_beside_the_fleet_puts_off_little() {
+        let now = Instant::now();
+        let mut lane = lane(now - SECOND);
+        for i in 0..100 {
+            let now = now + MS * i;
+            if let Reservation::Granted(run) = lane.reserve_beside_fleet(50, now) {
+                assert!(run.first + run.every * (run.n - 1) <= now + AHEAD_OF_FLEET, "{run:?}");
+            }
+        }
     }
 }

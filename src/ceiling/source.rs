@@ -122,7 +122,7 @@ impl Source {
         if !self.is_far() {
             return self.lane(operation).reserve(want, now);
         }
-        let own = self.dwell.is_settling(now).then(|| self.lane(operation).reserve(want, now));
+        let own = self.dwell.is_settling(now).then(|| self.lane(operation).reserve_beside_fleet(want, now));
         let (want, not_before) = match own {
             Some(Reservation::Wait(hint)) => return Reservation::Wait(hint),
             Some(Reservation::Granted(run)) => (run.n, run.first),

@@ -109,6 +109,25 @@ async fn without_redis_at_boot_each_serves_its_share_and_joins_when_redis_comes(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn when_the_own_share_of_those_who_came_back_ceases_to_apply_nothing_is_had_twice() {
+    let mut redis = RedisServer::absent();
+    let instances = fleet(4, &settings(Some(redis.url()), true));
+    for instance in &instances {
+        instance.mode(Mode::Split).await;
+    }
+    redis.run().await;
+    for instance in &instances {
+        instance.mode(Mode::Shared).await;
+    }
+    // The own share applies for 10 s more, and puts off a little what the fleet gives.
+    sleep(Duration::from_millis(11_500)).await;
+    let late = instances.iter().map(|instance| instance.late(instance.started)).max().unwrap_or_default();
+    let (used, left) = all_stop(instances, 1).await;
+    // A fiftieth put off, and a hundredth of burst; what is late arrives together.
+    assert_under(&used, 1.04 + left + 2.0 * late.as_secs_f64());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_process_alone_keeps_to_the_rate_and_uses_it() {
     let instance = Instance::start(settings(None, false), 7);
     let start = Instant::now();
