@@ -132,7 +132,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, given: Given) -> Result<Js
     let before = cursor.map(|raw| raw.parse::<FanoutId>().map_err(|_| foreign())).transpose()?;
     let limit = query::number("limit", limit, 1..=MAX_PAGE)?.unwrap_or(PAGE);
     // One more than asked tells whether there is a next page.
-    let mut views = api.state.store.fanouts(FanoutQuery { state, before, limit: limit + 1 }).await?;
+    let mut views = api.state.store.fanouts(FanoutQuery { state, before, limit: limit + 1, accepted: None }).await?;
     let more = views.len() > limit as usize;
     views.truncate(limit as usize);
     let next_cursor = views.last().filter(|_| more).map(|last| last.id.to_string());

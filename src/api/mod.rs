@@ -28,6 +28,7 @@ mod query;
 mod replay;
 mod request_id;
 mod shown;
+mod stats;
 mod sweeps;
 mod whole;
 
@@ -158,6 +159,7 @@ pub fn router(state: State) -> Front {
         .route_layer(open_to(&[Scope::Devices]));
     let ops = Router::new()
         .route("/v1/ceiling", get(ceiling::show))
+        .route("/v1/stats", get(stats::show))
         .route("/v1/fanouts/{id}/cancel", post(cancel::run))
         .route("/v1/sweeps", post(sweeps::begin))
         .route("/v1/sweeps/{id}", get(sweeps::show))

@@ -13,6 +13,7 @@ pub mod migrate;
 pub mod openapi;
 pub mod send;
 pub mod serve;
+pub mod stats;
 pub mod sweep;
 pub mod target;
 
@@ -158,6 +159,9 @@ enum Command {
     /// Find dead devices without sending anything: a running service asks FCM with validate_only.
     #[command(after_help = sweep::EXAMPLES)]
     Sweep(sweep::SweepArgs),
+    /// Show what a running service accepted in a window of time, and what became of it.
+    #[command(after_help = stats::EXAMPLES)]
+    Stats(stats::StatsArgs),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -221,6 +225,7 @@ impl Cli {
             Command::Fanout(command) => fanout::run(command).await,
             Command::Devices(command) => devices::run(command).await,
             Command::Sweep(args) => sweep::run(args).await,
+            Command::Stats(args) => stats::run(args).await,
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }

@@ -17,7 +17,7 @@ use again::Budget;
 
 use crate::wire::{
     CeilingAnswer, DeviceAnswer, DeviceRegistered, DeviceRequest, EventAccepted, EventRequest, Explanation, Fanout,
-    FanoutList, FollowsRequest, Problem, ReplayAnswer, ReplayRequest, ResumeRequest, Sweep, SweepRequest,
+    FanoutList, FollowsRequest, Problem, ReplayAnswer, ReplayRequest, ResumeRequest, Stats, Sweep, SweepRequest,
 };
 
 /// Longest wait for an answer beyond what was asked to be waited for.
@@ -184,6 +184,14 @@ impl Client {
     /// [`ClientError`].
     pub async fn delete_device(&self, id: &str) -> Result<(), ClientError> {
         self.answer(self.request(Method::DELETE, &["devices", id])).await.map(drop)
+    }
+
+    /// Totals of what was accepted in a window of this length, up to `to`, RFC 3339, or now.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn stats(&self, window: &str, to: Option<&String>) -> Result<Stats, ClientError> {
+        self.call(self.asking(&["stats"], &[("window", Some(&window.to_owned())), ("to", to)])).await
     }
 
     /// Begins a sweep, or says what one would do.

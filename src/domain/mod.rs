@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod quota;
 pub mod recipient;
 pub mod retry;
+pub mod span;
 pub mod subject;
 pub mod tally;
 pub mod text;

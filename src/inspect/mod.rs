@@ -4,6 +4,7 @@
 mod absence;
 mod explain;
 mod outcomes;
+pub mod stats;
 #[cfg(test)]
 mod tests;
 

@@ -198,6 +198,9 @@ pub trait Store: Send + Sync + 'static {
     /// Fan-outs, newest first, after `before` (exclusive), optionally of one state.
     async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError>;
 
+    /// Database time, and when the oldest fan-out that is not settled was accepted.
+    async fn open_since(&self) -> Result<(i64, Option<i64>), StoreError>;
+
     /// Cancels a fan-out that has not ended, in one transaction: it freezes no further, and what nobody has in hand ends
     /// as `cancelled`. What an instance has in hand is ended by its owner, who hears of it with the next flush of that
     /// fan-out ([`ChunkAck::cancelled`]) or the next heartbeat ([`Heartbeat::cancelled`]); what a dead one had, by the

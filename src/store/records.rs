@@ -207,6 +207,8 @@ pub struct FanoutQuery {
     pub state: Option<FanoutState>,
     /// Only ids below this one.
     pub before: Option<FanoutId>,
+    /// Only those accepted at the first time or later, and before the second, database ms.
+    pub accepted: Option<(i64, i64)>,
     /// Most rows.
     pub limit: u32,
 }

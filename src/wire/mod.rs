@@ -10,6 +10,7 @@ mod follow;
 mod problem;
 mod read;
 mod replay;
+mod stats;
 mod sweep;
 mod time;
 
@@ -22,5 +23,6 @@ pub use follow::FollowEntry;
 pub use problem::{FieldProblem, Problem, QuotaLimit};
 pub use read::{ReadError, read};
 pub use replay::{ReplayAnswer, ReplayRequest, ResumeRequest};
+pub use stats::{Stats, StatsGroup};
 pub use sweep::{Sweep, SweepRequest};
 pub use time::rfc3339;

@@ -478,6 +478,7 @@ async fn a_key_does_what_its_scopes_say() {
             ("devices", "POST", "/v1/devices/import"),
             ("devices", "GET", "/v1/devices/export"),
             ("ops", "GET", "/v1/ceiling"),
+            ("ops", "GET", "/v1/stats"),
         ];
         for (scopes, method, path) in calls {
             for key in ["events", "devices", "ops"] {

@@ -40,6 +40,7 @@ mod pruning;
 mod refused;
 mod retention;
 mod sqlite_life;
+mod stats;
 mod stopping;
 mod store_conformance;
 mod store_plans;

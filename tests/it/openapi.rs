@@ -118,6 +118,7 @@ fn every_example_is_of_its_type_and_fits_its_schema() {
             "QuotaLimit" => parses::<wire::QuotaLimit>(example),
             "SweepRequest" => parses::<wire::SweepRequest>(example),
             "Sweep" => parses::<wire::Sweep>(example),
+            "StatsGroup" => parses::<wire::StatsGroup>(example),
             "FieldProblem" => parses::<wire::FieldProblem>(example),
             other => panic!("{other} has an example that this test does not read"),
         };
@@ -272,6 +273,7 @@ async fn real_answers_are_what_the_document_says() {
             ("post", "/v1/fanouts/{id}/cancel", "/v1/fanouts/1/cancel", Value::Null, 200),
             ("post", "/v1/fanouts/{id}/cancel", "/v1/fanouts/1/cancel", Value::Null, 409),
             ("get", "/v1/ceiling", "/v1/ceiling", Value::Null, 200),
+            ("get", "/v1/stats", "/v1/stats?window=1h", Value::Null, 200),
             ("delete", "/v1/devices/{id}", "/v1/devices/phone-1", Value::Null, 204),
             ("get", "/v1/fanouts/{id}/recipients/{device}", "/v1/fanouts/1/recipients/phone-1", Value::Null, 200),
         ];

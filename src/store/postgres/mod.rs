@@ -252,6 +252,10 @@ impl Store for PostgresStore {
         on!(self.main, "fanouts", |conn| reads::fanouts(conn, query))
     }
 
+    async fn open_since(&self) -> Result<(i64, Option<i64>), StoreError> {
+        on!(self.main, "open_since", |conn| reads::open_since(conn))
+    }
+
     async fn cancel(&self, id: FanoutId) -> Result<CancelReply, StoreError> {
         on!(self.main, "cancel", |conn| cancel::cancel(conn, id))
     }

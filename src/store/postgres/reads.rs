@@ -36,6 +36,7 @@ pub(super) const LOCKED: &str = view!("WHERE id = $1 FOR UPDATE");
 
 pub(super) const LIST: &str = view!(
     "WHERE ($1::smallint IS NULL OR CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = $1) AND ($2::bigint IS NULL OR id < $2)
+       AND ($4::bigint IS NULL OR accepted_ms >= $4) AND ($5::bigint IS NULL OR accepted_ms < $5)
      ORDER BY id DESC LIMIT $3"
 );
 
@@ -59,6 +60,9 @@ pub(super) const BACKLOG: &str = "
 SELECT class, count(*) FROM fanout
 WHERE settled_ms IS NULL AND (paused = 0 OR deadline_ms <= fanfare_now_ms()) GROUP BY class";
 /// What nobody may claim goes before nothing: a paused fan-out waits until it is resumed or over.
+pub(super) const OPEN_SINCE: &str =
+    "SELECT fanfare_now_ms(), (SELECT min(accepted_ms) FROM fanout WHERE settled_ms IS NULL)";
+
 pub(super) const OPEN_CHUNKS: &str = "
 SELECT class, count(*) FROM chunk
 WHERE state = 0 AND fanout_id NOT IN (
@@ -173,6 +177,8 @@ pub(super) async fn fanouts(conn: &mut PgConnection, query: FanoutQuery) -> Resu
         .bind(query.state.map(FanoutState::code))
         .bind(query.before.map(|id| id.0))
         .bind(i64::from(query.limit))
+        .bind(query.accepted.map(|(from, _)| from))
+        .bind(query.accepted.map(|(_, to)| to))
         .fetch_all(&mut *conn)
         .await?;
     all_complete(conn, rows).await
@@ -240,6 +246,10 @@ pub(super) async fn backlog(conn: &mut PgConnection) -> Result<Waiting, Fault> {
         open_fanouts: fanouts.into_iter().map(open).collect::<Result<_, Fault>>()?,
         open_chunks: chunks.into_iter().map(open).collect::<Result<_, Fault>>()?,
     })
+}
+
+pub(super) async fn open_since(conn: &mut PgConnection) -> Result<(i64, Option<i64>), Fault> {
+    Ok(sqlx::query_as(OPEN_SINCE).fetch_one(conn).await?)
 }
 
 pub(super) async fn sweep(conn: &mut PgConnection, older_than_ms: i64) -> Result<Swept, Fault> {

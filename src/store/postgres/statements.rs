@@ -100,6 +100,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("reads.JOB", reads::JOB),
     ("reads.VIEW", reads::VIEW),
     ("reads.LIST", reads::LIST),
+    ("reads.OPEN_SINCE", reads::OPEN_SINCE),
     ("reads.FACTS", reads::FACTS),
     ("reads.PARTS", reads::PARTS),
     ("reads.BACKLOG", reads::BACKLOG),

@@ -228,6 +228,10 @@ impl Store for SqliteStore {
         self.read(move |c| view::fanouts(c, query).boxed()).await
     }
 
+    async fn open_since(&self) -> Result<(i64, Option<i64>), StoreError> {
+        self.read(|c| view::open_since(c).boxed()).await
+    }
+
     async fn cancel(&self, id: FanoutId) -> Result<CancelReply, StoreError> {
         self.writer.run(100, move |c| cancel::cancel(c, id).boxed()).await
     }

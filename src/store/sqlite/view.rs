@@ -4,7 +4,7 @@
 use sqlx::{FromRow, SqliteConnection, query_as, query_scalar};
 
 use super::fault::{Answer, corrupt};
-use super::rows::{code, count, from_json};
+use super::rows::{code, count, from_json, now_ms};
 use super::sql;
 use crate::domain::batch::{Class, FanoutKind, FanoutState};
 use crate::domain::bitmap::Bitmap;
@@ -111,9 +111,16 @@ pub(super) async fn fanouts(conn: &mut SqliteConnection, wanted: FanoutQuery) ->
         .bind(wanted.before.map_or(i64::MAX, |id| id.0))
         .bind(wanted.state.map(FanoutState::code))
         .bind(wanted.limit)
+        .bind(wanted.accepted.map(|(from, _)| from))
+        .bind(wanted.accepted.map(|(_, to)| to))
         .fetch_all(&mut *conn)
         .await?;
     views(conn, ids).await
+}
+
+/// Database time, and when the oldest fan-out that is open was accepted.
+pub(super) async fn open_since(conn: &mut SqliteConnection) -> Answer<(i64, Option<i64>)> {
+    Ok((now_ms(), query_scalar(sql::OPEN_SINCE).fetch_one(conn).await?))
 }
 
 async fn views(conn: &mut SqliteConnection, ids: Vec<i64>) -> Answer<Vec<FanoutView>> {

@@ -401,6 +401,7 @@ async fn every_call_asks_for_a_key_and_has_a_pool_and_a_limit() {
         ("post", "/v1/devices/import", "bulk", "devices", STREAM),
         ("get", "/v1/devices/export", "bulk", "devices", NONE),
         ("get", "/v1/ceiling", "read", "ops", NONE),
+        ("get", "/v1/stats", "read", "ops", NONE),
     ];
     let dir = tempfile::tempdir().unwrap();
     let store = fanfare::store::sqlite::SqliteStore::open(&dir.path().join("f.db")).await.unwrap();

@@ -147,6 +147,7 @@ on_every_engine! {
     settling::judged_devices_are_not_followers_any_more,
     settling::the_sweep_finds_what_is_complete_and_what_is_unreported,
     settling::lists_are_newest_first_and_filtered_by_state,
+    settling::a_list_of_a_window_of_time_has_what_was_accepted_in_it,
     verdicts::a_device_that_changed_between_send_and_settle_is_not_judged,
     verdicts::a_judged_device_comes_back_by_registering_with_the_same_or_another_token,
     verdicts::small_fanouts_that_find_everybody_dead_are_withheld_together,

@@ -163,6 +163,33 @@ pub async fn the_sweep_finds_what_is_complete_and_what_is_unreported(store: Shar
     assert_eq!(store.sweep(0).await.unwrap(), Default::default());
 }
 
+pub async fn a_list_of_a_window_of_time_has_what_was_accepted_in_it(store: Shared) {
+    let boot = instance(&store).await;
+    assert_eq!(store.open_since().await.unwrap().1, None);
+    let mut accepted = Vec::new();
+    for name in ["a", "b", "c"] {
+        let id = frozen(&store, boot, name, &[1]).await;
+        accepted.push((store.fanout(id).await.unwrap().unwrap().accepted_ms, id));
+        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    }
+    let (now_ms, oldest) = store.open_since().await.unwrap();
+    assert_eq!(oldest, Some(accepted[0].0));
+    assert!(now_ms >= accepted[2].0);
+    let within = async |from, to| {
+        let query = FanoutQuery { accepted: Some((from, to)), limit: 10, ..FanoutQuery::default() };
+        store.fanouts(query).await.unwrap().iter().map(|view| view.id).collect::<Vec<_>>()
+    };
+    let [(first, a), (second, b), (third, c)] = accepted[..] else { panic!("{accepted:?}") };
+    assert_eq!(within(first, third + 1).await, [c, b, a]);
+    assert_eq!(within(first, third).await, [b, a], "the second time is not of the window");
+    assert_eq!(within(second, third + 1).await, [c, b], "the first is");
+    let chunk = claim(&store, boot, 3).await.into_iter().find(|chunk| chunk.chunk.fanout == a).unwrap();
+    store.flush(delivered(&chunk)).await.unwrap();
+    assert_eq!(store.open_since().await.unwrap().1, Some(first), "all its outcomes are known, but it is not settled");
+    settle(&store, a).await;
+    assert_eq!(store.open_since().await.unwrap().1, Some(second));
+}
+
 pub async fn lists_are_newest_first_and_filtered_by_state(store: Shared) {
     let boot = instance(&store).await;
     let mut ids = Vec::new();
@@ -173,7 +200,7 @@ pub async fn lists_are_newest_first_and_filtered_by_state(store: Shared) {
     store.flush(delivered(&chunk)).await.unwrap();
     settle(&store, ids[1]).await;
     let list = async |state, before, limit| {
-        let views = store.fanouts(FanoutQuery { state, before, limit }).await.unwrap();
+        let views = store.fanouts(FanoutQuery { state, before, limit, accepted: None }).await.unwrap();
         views.iter().map(|view| view.id).collect::<Vec<_>>()
     };
     assert_eq!(list(None, None, 10).await, ids);

@@ -150,7 +150,9 @@ statements! {
         deadline_ms, recipients, interrupted, settled_ms, settled, superseded_by, never_saw, paused, max_attempts
         FROM fanout WHERE id = ?1";
     LIST = "SELECT id FROM fanout WHERE id < ?1 AND (?2 IS NULL OR
-        CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = ?2) ORDER BY id DESC LIMIT ?3";
+        CASE WHEN paused <> 0 AND state IN (0, 1, 4) THEN 5 ELSE state END = ?2)
+        AND (?4 IS NULL OR accepted_ms >= ?4) AND (?5 IS NULL OR accepted_ms < ?5) ORDER BY id DESC LIMIT ?3";
+    OPEN_SINCE = "SELECT min(accepted_ms) FROM fanout WHERE settled_ms IS NULL";
     BUSY = "SELECT EXISTS (SELECT 1 FROM chunk WHERE fanout_id = ?1 AND state = 1)
         OR EXISTS (SELECT 1 FROM fanout WHERE id = ?1 AND state = 0)
         OR EXISTS (SELECT 1 FROM chunk c JOIN fanout f ON f.id = c.fanout_id
