@@ -198,6 +198,7 @@ impl Base {
                 store: Arc::clone(&self.store),
                 boot: self.boot,
                 threshold: config.fcm.unflushed(),
+                exposure: config.fcm.exposure(),
                 flushed: bridge::acknowledge(wires.to_sender.clone()),
                 complete: complete_tx,
                 metrics: ends.ledger,

@@ -76,8 +76,10 @@ fn pair(raw: &str) -> Result<(String, String), String> {
 pub async fn run(args: SendArgs) -> Result<(), Failure> {
     let (target, wait) = (args.target.clone(), args.wait);
     let client = target.client()?;
+    let id_is_made = args.id.is_none() && args.file.is_none();
     let event = event(args).await?;
-    let (accepted, repeat) = client.post_event(&event).await.map_err(|fault| target.failure(fault))?;
+    let posted = client.post_event(&event).await;
+    let (accepted, repeat) = posted.map_err(|fault| again(target.failure(fault), id_is_made.then_some(&*event.id)))?;
     if let Some(seconds) = wait {
         return fanout::wait(&target, &accepted.fanout_id, seconds).await;
     }
@@ -91,6 +93,16 @@ pub async fn run(args: SendArgs) -> Result<(), Failure> {
     };
     let (id, fanout) = (&event.id, &accepted.fanout_id);
     print(&format!("event {id} {what}: fan-out {fanout}\nfollow it: fanfare fanout show {fanout} --wait\n"))
+}
+
+/// What failed for now may have been kept all the same. Sent again under another id it would be another event.
+fn again(failure: Failure, made_id: Option<&str>) -> Failure {
+    match (&failure, made_id) {
+        (Failure::Unavailable(_) | Failure::Paused(_), Some(id)) => {
+            failure.and(&format!("\n  it may have been kept: send the same again with --id {id}, and it is sent once"))
+        }
+        _ => failure,
+    }
 }
 
 async fn event(args: SendArgs) -> Result<EventRequest, Failure> {
@@ -157,6 +169,15 @@ mod tests {
         assert_eq!((&event.fields["score"], &event.fields["minute"]), (&Value::from("2-1"), &Value::from(67)));
         assert_eq!(event.data["shirt"], Value::from("07"));
         assert!(OffsetDateTime::parse(&event.occurred_at, &Rfc3339).is_ok());
+    }
+
+    #[test]
+    fn what_failed_for_now_tells_the_id_it_was_given() {
+        let told = |failure: Failure, id| again(failure, id).to_string();
+        assert!(told(Failure::Unavailable("away".into()), Some("cli-1")).contains("--id cli-1"));
+        assert!(told(Failure::Paused("full".into()), Some("cli-1")).contains("--id cli-1"));
+        assert_eq!(told(Failure::Unavailable("away".into()), None), "away", "the caller knows it");
+        assert_eq!(told(Failure::Runtime("invalid".into()), Some("cli-1")), "invalid", "nothing was kept");
     }
 
     #[tokio::test]

@@ -79,7 +79,7 @@ impl Lease {
 fn report(answer: &Result<Heartbeat, StoreError>, was_failing: bool) {
     match answer {
         Err(error) if !was_failing => {
-            tracing::warn!(target: "fanfare::fanout", %error, "heartbeat failed; sending goes on until the lease is over");
+            tracing::warn!(target: "fanfare::fanout", %error, "heartbeat failed; sending stops when the lease is over, or before when outcomes cannot be written");
         }
         Ok(beat) if was_failing => {
             tracing::info!(target: "fanfare::fanout", live_instances = beat.live_instances, "heartbeat is back");

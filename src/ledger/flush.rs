@@ -31,6 +31,8 @@ pub struct Flusher {
     pub boot: BootId,
     /// Outcomes at which a flush is due: what the exposure allows to be unflushed.
     pub threshold: u32,
+    /// Outcomes at which nothing more is launched.
+    pub exposure: u32,
     /// Told what is on disk.
     pub flushed: Box<dyn Fn(Flushed) + Send + Sync>,
     /// Told of fan-outs a chunk of which closed.
@@ -104,7 +106,7 @@ impl Flusher {
                 Err(error @ StoreError::Unavailable(_)) => {
                     self.metrics.flush_failed();
                     if outage.begins() {
-                        tracing::warn!(target: "fanfare::ledger", outcomes = taken.outcomes, %error, "flush failed; it is tried again until it succeeds");
+                        tracing::warn!(target: "fanfare::ledger", outcomes = taken.outcomes, exposure = self.exposure, %error, "flush failed; it is tried again until it succeeds, and sending stops when `exposure` outcomes wait");
                     }
                 }
                 Err(terminal) => return Err(terminal),

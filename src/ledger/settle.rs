@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::ids::FanoutId;
 use crate::store::{FanoutView, SettleReply, Settled, Store, StoreError};
+use crate::telemetry::Outage;
 
 use super::judgement::Judgements;
 use super::line;
@@ -18,6 +19,13 @@ use super::line;
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// A settled fan-out without a mark for this long has its line written again.
 const UNREPORTED_AFTER_MS: i64 = 10_000;
+
+/// What fails every few seconds while the database is away, and is told once.
+#[derive(Debug, Default)]
+struct Outages {
+    ending: Outage,
+    finding: Outage,
+}
 
 /// Settles fan-outs.
 pub struct Settler {
@@ -33,6 +41,7 @@ impl Settler {
     /// Settles what it is told of and what the sweep finds, until cancelled and nothing is left in the inbox.
     pub async fn run(self, mut inbox: mpsc::UnboundedReceiver<FanoutId>, stop: CancellationToken) {
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        let mut outages = Outages::default();
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -41,7 +50,7 @@ impl Settler {
                     Some(id) => self.settle_all(id, &mut inbox).await,
                     None => return,
                 },
-                _ = sweep.tick(), if !stop.is_cancelled() => self.sweep().await,
+                _ = sweep.tick(), if !stop.is_cancelled() => self.sweep(&mut outages).await,
             }
         }
     }
@@ -81,26 +90,40 @@ impl Settler {
         }
     }
 
-    async fn sweep(&self) {
-        if let Err(error) = self.try_sweep().await {
-            tracing::warn!(target: "fanfare::ledger", %error, "sweep failed");
-        }
-    }
-
-    async fn try_sweep(&self) -> Result<(), StoreError> {
+    async fn sweep(&self, outages: &mut Outages) {
         match self.store.end_paused_sweeps().await {
-            Ok(0) => {}
             Ok(ended) => {
-                tracing::info!(target: "fanfare::ledger", ended, "a paused sweep ends; it is resumed as another one");
+                outages.ending.over();
+                if ended > 0 {
+                    tracing::info!(target: "fanfare::ledger", ended, "a paused sweep ends; it is resumed as another one");
+                }
             }
             // Fan-outs are settled all the same.
             Err(error) => {
-                tracing::warn!(target: "fanfare::ledger", %error, "ending paused sweeps failed; it is tried again");
+                if outages.ending.begins() {
+                    tracing::warn!(target: "fanfare::ledger", %error, "ending paused sweeps failed; it is tried again");
+                }
             }
         }
+        match self.settle_found().await {
+            Ok(complete) => {
+                if outages.finding.over() {
+                    tracing::info!(target: "fanfare::ledger", complete, "what is complete is found again");
+                }
+            }
+            Err(error) => {
+                if outages.finding.begins() {
+                    tracing::warn!(target: "fanfare::ledger", %error, "looking for what is complete failed; it is tried again");
+                }
+            }
+        }
+    }
+
+    async fn settle_found(&self) -> Result<usize, StoreError> {
         let found = self.store.sweep(UNREPORTED_AFTER_MS).await?;
         // Another instance may have seen a leap, or the end of one. What is settled below may leap anew.
         self.judgements.stand(&found.leaps);
+        let complete = found.complete.len();
         for id in found.complete {
             self.settle(id).await;
         }
@@ -111,6 +134,6 @@ impl Settler {
             self.mark(&settled.view).await;
             (self.settled)(settled.view.id);
         }
-        Ok(())
+        Ok(complete)
     }
 }
