@@ -301,7 +301,7 @@ mod tests {
     use crate::breaker::BreakerSettings;
 
     fn gates() -> Gates {
-        let mut gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
+        let mut gates = Gates::new(Breaker::new(BreakerSettings::default()));
         gates.renew(Boot::now().plus(Duration::from_secs(60)));
         gates
     }
@@ -310,7 +310,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_lease_no_launch() {
-        let gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
+        let gates = Gates::new(Breaker::new(BreakerSettings::default()));
         assert_eq!(gates.shut(Instant::now(), Some(1)).unwrap().cause, Cause::Hold);
     }
 

@@ -31,7 +31,11 @@ pub mod stock;
 pub mod throttle;
 pub mod totals;
 pub mod variant;
+mod waiting;
 pub mod wiring;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicI16, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
