@@ -92,7 +92,7 @@ impl Dispatcher {
         let over: Vec<(HandKey, i64)> = over.collect();
         let held = self.held_by();
         // With nobody in hand nobody is held, and nobody finds out whether the credential is still refused.
-        self.spell.note(held == Cause::Credential && !self.hand.is_empty(), now_ms);
+        self.spell.note(held == Cause::Credential, !self.hand.is_empty(), now_ms);
         self.note_platforms(now_ms);
         for (key, deadline_ms) in over {
             // What began to be refused only after the deadline did not hold anybody then.

@@ -20,7 +20,7 @@ impl Dispatcher {
             ToSender::Lease(until) => self.renew(until),
             ToSender::Settled(id) => {
                 self.fans.remove(&id);
-                self.waiting.retain(|away| away != id);
+                self.waiting.settled(id);
             }
             ToSender::Cancelled(id) => self.cancel(id),
             ToSender::Drain => self.drain(),
@@ -46,8 +46,9 @@ impl Dispatcher {
             self.stop(before, Ending::Lost);
             self.close_if_over(before);
         }
-        self.waiting.returns(claimed.chunk);
+        let tried = self.waiting.returns(claimed.chunk);
         let (key, gone) = self.hand.add(claimed, job);
+        self.resume(key, tried);
         for record in gone {
             self.exposure.take();
             if let Some(chunk) = self.hand.get(key) {
@@ -149,6 +150,6 @@ impl Dispatcher {
         let long_ago = self.wiring.clock.now_ms() - 3_600_000;
         let hand = &self.hand;
         self.fans.retain(|id, fan| fan.job.deadline_ms > long_ago || hand.holds(*id));
-        self.waiting.retain(|id| self.fans.contains_key(&id));
+        self.waiting.forget(self.wiring.clock.now_ms());
     }
 }

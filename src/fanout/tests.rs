@@ -9,13 +9,14 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::decide::Delivery;
 use super::dispatch::Dispatcher;
 use super::flight::Slots;
 use super::gates::{Credit, Gates};
 use super::hand::Spot;
 use super::totals::Totals;
 use super::wiring::{Pacing, Wiring};
-use super::{Hands, ToSender};
+use super::{Hands, MOST_OPEN, ToSender};
 use crate::breaker::{Breaker, BreakerSettings};
 use crate::ceiling::Ceiling;
 use crate::clock::{Boot, DbClock};
@@ -31,8 +32,6 @@ use crate::fcm::connections::{Connections, Settings};
 use crate::fcm::http::TokenHttp;
 use crate::fcm::metadata::MetadataServer;
 use crate::fcm::oauth::Tokens;
-
-const CHUNK: i64 = 6;
 
 struct Bench {
     d: Dispatcher,
@@ -103,24 +102,11 @@ impl Bench {
     }
 
     fn take(&mut self, job: &Arc<FanoutJob>, no: i32, epoch: i32, platforms: &[Platform]) {
-        let recipient = |key: i64| Recipient {
-            key: DeviceKey(key),
-            address: Address::Token(format!("t{key}")),
-            platform: platforms[usize::try_from(key).unwrap() % platforms.len()],
-            locale: Locale::default(),
-            version: 1,
-        };
-        let n = usize::try_from(CHUNK).unwrap();
-        let claimed = ClaimedChunk {
-            chunk: ChunkRef { fanout: job.id, no },
-            epoch,
-            class: job.class,
-            rank: i64::from(no),
-            recipients: (0..CHUNK).map(|key| Some(recipient(key))).collect(),
-            keys: (0..CHUNK).map(DeviceKey).collect(),
-            done: Bitmap::new(n),
-            maybe: Bitmap::new(n),
-        };
+        let claimed = claimed(job, (no, epoch), 6, platforms);
+        self.receive(claimed, job);
+    }
+
+    fn receive(&mut self, claimed: ClaimedChunk, job: &Arc<FanoutJob>) {
         self.d.receive(ToSender::Chunks(vec![(claimed, Arc::clone(job))]));
     }
 
@@ -149,6 +135,27 @@ impl Bench {
     }
 }
 
+fn claimed(job: &FanoutJob, (no, epoch): (i32, i32), n: i64, platforms: &[Platform]) -> ClaimedChunk {
+    let recipient = |key: i64| Recipient {
+        key: DeviceKey(key),
+        address: Address::Token(format!("t{key}")),
+        platform: platforms[usize::try_from(key).unwrap() % platforms.len()],
+        locale: Locale::default(),
+        version: 1,
+    };
+    let bits = || Bitmap::new(usize::try_from(n).unwrap());
+    ClaimedChunk {
+        chunk: ChunkRef { fanout: job.id, no },
+        epoch,
+        class: job.class,
+        rank: i64::from(no),
+        recipients: (0..n).map(|key| Some(recipient(key))).collect(),
+        keys: (0..n).map(DeviceKey).collect(),
+        done: bits(),
+        maybe: bits(),
+    }
+}
+
 fn put_off(out: &Outbound) -> Vec<i32> {
     let mut chunks: Vec<i32> = out.put_off.iter().flat_map(|p| &p.chunks).map(|(chunk, _)| chunk.no).collect();
     chunks.sort_unstable();
@@ -169,8 +176,8 @@ async fn of_a_platform_that_waits_eight_chunks_stay_in_hand_and_all_come_back_wh
     assert_eq!(bench.in_hand().len(), 9);
     let out = bench.sent();
     assert_eq!((put_off(&out).len(), out.released.len(), out.recalled.len()), (32, 0, 0));
-    let now_ms = bench.d.wiring.clock.now_ms();
-    assert!(out.put_off.iter().all(|p| (now_ms + 10_000..=job.deadline_ms).contains(&p.not_before_ms)));
+    let away = bench.started_ms + 20_000..=job.deadline_ms;
+    assert!(out.put_off.iter().all(|p| away.contains(&p.not_before_ms)), "{:?}", out.put_off);
     assert!(out.outcomes.is_empty() && out.ends.is_empty() && bench.d.exposure.used() == 0, "nobody ends by it");
 
     // Looked at again in vain, claimed again under another epoch, put off again.
@@ -245,6 +252,47 @@ async fn somebody_to_probe_with_is_in_hand_as_long_as_anybody_waits() {
     bench.d.now = due;
     bench.d.wake_delayed();
     assert_eq!(bench.d.pick().map(|spot| spot.key.chunk.no), Some(3), "the probe");
+}
+
+/// A fifth of all fail at first, and are told to wait, or their retry is over the budget.
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_their_retry_leave_room_for_others_and_go_on_where_they_were() {
+    let mut bench = Bench::new();
+    let job = bench.job(1, 120, None);
+    let wait = Duration::from_secs(40);
+    for no in 0..110 {
+        bench.receive(claimed(&job, (no, 1), 500, &[Platform::Android]), &job);
+        for spot in bench.picked() {
+            let failed = Delivery { attempts: 1, retry_due: true, maybe: spot.ordinal == 7, ..Delivery::default() };
+            bench.d.hand.get_mut(spot.key).unwrap().deliveries.insert(spot.ordinal, failed);
+            bench.d.delay(spot, bench.d.now + wait);
+        }
+    }
+    assert_eq!(bench.look().len(), 0);
+    assert_eq!(bench.d.hand.open(), MOST_OPEN / 2);
+    let out = bench.sent();
+    assert_eq!(put_off(&out), (100..110).collect::<Vec<_>>(), "the least urgent");
+    let asked_ms = bench.started_ms + 39_000;
+    assert!(out.put_off.iter().all(|p| p.not_before_ms > asked_ms), "never sooner than asked for: {:?}", out.put_off);
+    assert_eq!(bench.d.delayed.len(), MOST_OPEN / 2);
+
+    // It comes back, and somebody has ended meanwhile whose answer was on its way.
+    let mut again = claimed(&job, (105, 2), 500, &[Platform::Android]);
+    again.done.set(3);
+    bench.receive(again, &job);
+    assert_eq!(bench.picked().len(), 0, "nobody is asked sooner here either");
+    bench.d.now += wait;
+    bench.d.wake_delayed();
+    let back: Vec<Spot> =
+        bench.d.hand.iter().filter(|(key, _)| key.chunk.no == 105).map(|(key, _)| Spot { key, ordinal: 7 }).collect();
+    assert_eq!(back.len(), 1);
+    let delivery = bench.d.delivery(back[0]).unwrap();
+    assert!(delivery.attempts == 1 && delivery.retry_due && delivery.maybe, "{delivery:?}");
+    let chunk = bench.d.hand.get(back[0].key).unwrap();
+    assert_eq!((chunk.launchable(), chunk.deliveries.len(), chunk.open()), (499, 499, 499));
+    // Nobody calls back what waits for a time: another instance would take it for leave to ask at once.
+    bench.d.receive(ToSender::Drain);
+    assert_eq!(bench.sent().recalled, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use super::harness::together::together;
 
 /// In flight at once by default: 32 slots, and 16 lent.
 const IN_FLIGHT: usize = 48;
-const PUT_OFF: &str = "chunks that wait for a credential are put off";
+const PUT_OFF: &str = "chunks in which everybody waits are put off";
 const REFUSED: &str = "credential refused; it is probed until it serves somebody";
 
 fn tokens(kind: &str, run: &str, n: usize) -> Vec<String> {

@@ -168,7 +168,8 @@ impl Chunk {
     }
 
     fn waits(&self, i: usize) -> bool {
-        !self.done.get(i) && self.recipients.get(i).is_some_and(Option::is_some)
+        let tried = u16::try_from(i).is_ok_and(|ordinal| self.deliveries.contains_key(&ordinal));
+        !tried && !self.done.get(i) && self.recipients.get(i).is_some_and(Option::is_some)
     }
 
     /// Stops launching; the positions that have neither an outcome nor an attempt in flight, and more to tell than that
@@ -203,11 +204,22 @@ impl Chunk {
         self.aside.values().any(|outcome| *outcome == Outcome::Payload)
     }
 
-    /// Whether everybody left waits for the credential of their platform, and nobody has had an attempt here.
+    /// Whether everybody left waits for a time.
     #[must_use]
     pub fn at_rest(&self) -> bool {
         let busy = self.ending.is_some() || self.flying + self.suspects + self.launchable() > 0;
-        !busy && self.delayed > 0 && self.deliveries.is_empty()
+        !busy && self.delayed > 0
+    }
+
+    /// Takes over what is remembered of somebody who had an attempt here before, and is no fresh one any more; `false` when
+    /// there is nothing left to wait for.
+    pub fn remember(&mut self, ordinal: u16, delivery: Delivery) -> bool {
+        let waits = self.waits(usize::from(ordinal));
+        if waits {
+            self.deliveries.insert(ordinal, delivery);
+            self.trim();
+        }
+        waits
     }
 
     /// Platforms whose credential somebody without an attempt waits for.
