@@ -11,8 +11,9 @@
 //! Nothing is carried over from one outage to the next: ten seconds closed are health, and health has no past.
 //!
 //! Half-open is where breakers hang for good: the probe is cancelled, its answer ignored, its slot never given
-//! back. Three things prevent it here: a [`Ticket`] dropped without a verdict frees the slot; a probe has a time
-//! limit, which starts when it is launched; and a verdict counts only in the state its attempt was launched in.
+//! back. Three things prevent it here: a [`Ticket`] dropped without a verdict frees the slot; a probe without an answer
+//! counts as failed after a time, which starts when it is launched; and a verdict counts only in the state its attempt was
+//! launched in, but for the good answer of a probe, which says that the provider is there whenever it comes.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ mod window;
 
 /// Somebody served this recently shows that the provider is there, whoever else hangs.
 const LATELY: Duration = Duration::from_secs(1);
+/// So many failures in a row may be the beginning of an outage. Fewer happen by chance among devices that are sick.
+const DOUBTFUL: u32 = 4;
 /// At a limit of this many the ramp is over: no instance has more slots that matter.
 const RAMP_END: u32 = 1024;
 
@@ -148,14 +151,20 @@ impl Breaker {
         Ticket::new(&self.book, probe)
     }
 
-    /// The attempt for `who` ended. A mark from before the last change of state is counted in [`Breaker::ignored`] only.
+    /// The attempt for `who` ended. A mark from before the last change of state is counted in [`Breaker::ignored`] only,
+    /// but for the success of a probe.
     pub fn finish(&mut self, ticket: Ticket, who: i64, mark: Mark, now: Instant) {
         self.tick(now);
         if mark == Mark::Neutral && !mutant::on("throttle_is_failure") {
             return;
         }
         if ticket.is_stale() {
-            self.ignored += 1;
+            // A probe that was given up, and is served after all: slow, but there.
+            if ticket.is_probe() && mark == Mark::Success && self.state().holds() {
+                self.enter(State::Ramping(Ramp::begin(now)));
+            } else {
+                self.ignored += 1;
+            }
             return;
         }
         match (self.state, mark) {
@@ -176,6 +185,13 @@ impl Breaker {
             State::Open { .. } => BreakerState::Open,
             State::HalfOpen { .. } => BreakerState::HalfOpen,
         }
+    }
+
+    /// Whether the provider may be failing everybody just now, as far as is known: nothing but a probe may leave, or the last
+    /// few of those whose failure was news were followed by no success.
+    #[must_use]
+    pub const fn doubts(&self) -> bool {
+        self.state().holds() || self.consecutive >= DOUBTFUL
     }
 
     /// When an open breaker lets a probe through.
@@ -220,7 +236,7 @@ impl Breaker {
             State::HalfOpen { launched: Some(at) }
                 if self.book.current() > 0 && at + self.settings.probe_limit <= now =>
             {
-                self.enter(State::HalfOpen { launched: None });
+                self.open((1, 1), now);
             }
             State::Ramping(ramp) => {
                 let long = |since: Instant| now.saturating_duration_since(since) >= self.settings.healthy_after;

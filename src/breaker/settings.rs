@@ -3,9 +3,6 @@
 
 use std::time::Duration;
 
-/// What a probe may take beyond the longest attempt: an attempt that ends by its time-out is heard of a moment later.
-const BEYOND: Duration = Duration::from_secs(5);
-
 /// The breaker's numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct BreakerSettings {
@@ -20,8 +17,9 @@ pub struct BreakerSettings {
     /// How long it stays open at most, before jitter. It is what a goal may have to wait for nothing once the provider is
     /// well again, so it is short: a probe every ten seconds and instance costs the provider nothing.
     pub open_max: Duration,
-    /// How long a launched probe may take. Longer than the longest attempt: a probe that is given up says nothing any more,
-    /// and one after the other would keep it half-open for good.
+    /// How long a probe may go without an answer until it counts as failed. Far shorter than an attempt may take: a provider
+    /// that swallows requests is asked again after the next opening, not after a time-out. The attempt itself goes on, and a
+    /// good answer of it counts whenever it comes.
     pub probe_limit: Duration,
     /// Closed for this long, one whole window, it is well: the next opening starts at `open_first` again. Without a
     /// failure for this long, with somebody served, the ramp is over too, however little there was to send.
@@ -31,17 +29,15 @@ pub struct BreakerSettings {
     pub jitter: fn() -> f64,
 }
 
-impl BreakerSettings {
-    /// For attempts that take so long at most.
-    #[must_use]
-    pub fn new(longest_attempt: Duration) -> Self {
+impl Default for BreakerSettings {
+    fn default() -> Self {
         Self {
             min_samples: 20,
             failure_share: 0.5,
             consecutive: 16,
             open_first: Duration::from_secs(1),
             open_max: Duration::from_secs(10),
-            probe_limit: longest_attempt + BEYOND,
+            probe_limit: Duration::from_secs(5),
             healthy_after: Duration::from_secs(10),
             jitter: rand::random::<f64>,
         }

@@ -192,12 +192,34 @@ pub struct Outbound {
     pub chunks: Vec<ChunkMeta>,
     /// Chunks handed back in an orderly way, with their epochs: after the outcomes before them are on disk.
     pub released: Vec<(ChunkRef, i32)>,
+    /// The same, not to be claimed before a time, database ms.
+    pub put_off: Vec<PutOff>,
+    /// Of those put off before: they may be claimed now.
+    pub recalled: Vec<(ChunkRef, i32)>,
     /// Absolute counters of this instance.
     pub parts: Vec<(FanoutId, PartCounters)>,
     /// Fan-outs that this instance has paused: to be written before their chunks are handed back.
     pub paused: Vec<Pause>,
     /// Nothing is in flight: there is no reason to wait for more before writing.
     pub idle: bool,
+}
+
+impl Outbound {
+    /// Whether somebody waits for more than its outcomes: for the end of a chunk, or to claim it.
+    #[must_use]
+    pub const fn is_waited_for(&self) -> bool {
+        let back = !self.released.is_empty() || !self.put_off.is_empty() || !self.recalled.is_empty();
+        back || !self.ends.is_empty() || !self.paused.is_empty()
+    }
+}
+
+/// Chunks handed back until later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutOff {
+    /// They are not claimed before then, database ms.
+    pub not_before_ms: i64,
+    /// Which, with their epochs.
+    pub chunks: Vec<(ChunkRef, i32)>,
 }
 
 /// The end of one chunk in the sender's hands.

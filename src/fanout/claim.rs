@@ -151,8 +151,8 @@ impl Claimer {
             let claimed = self.store.claim_floor(self.boot, than).await?;
             self.keep(claimed).await?;
         }
-        if self.hands.room() == 0 && self.full.due(Instant::now()) {
-            self.fill_full().await?;
+        if self.full.due(Instant::now()) {
+            self.claim_overdue().await?;
         }
         let Some(request) = self.request() else { return Ok(None) };
         self.claim(request.want, request.of).await.map(|taken| Some((request.of, taken)))
@@ -160,13 +160,15 @@ impl Claimer {
 
     /// A gate may keep the hands full for minutes. Whoever waits for a fan-out whose time is over must not wait for it; and
     /// when the breaker is the gate, it must not be probed only with those that are in hand: they may be what opened it.
-    async fn fill_full(&mut self) -> Result<(), StoreError> {
+    ///
+    /// With room in the hands too: many that were put off end together, and one by one they would hold up others.
+    async fn claim_overdue(&mut self) -> Result<(), StoreError> {
         for _ in 0..OVERDUE_ROUNDS {
             if self.claim(OVERDUE_AT_ONCE, Open::Overdue).await? < OVERDUE_AT_ONCE as usize {
                 break;
             }
         }
-        if self.hands.held_by_breaker() {
+        if self.hands.room() == 0 && self.hands.held_by_breaker() {
             self.claim(1, Open::Others).await?;
         }
         Ok(())

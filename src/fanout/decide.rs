@@ -53,6 +53,8 @@ pub struct Facts {
     pub now: Instant,
     /// When the provider last answered anybody meaningfully.
     pub last_meaningful: Option<Instant>,
+    /// The provider may be failing everybody just now: what fails proves nothing.
+    pub doubt: bool,
     /// The same variant was accepted for another device.
     pub variant_accepted: bool,
     /// The attempt was the probe of a half-open breaker.
@@ -109,7 +111,8 @@ pub fn decide(verdict: Verdict, delivery: &Delivery, facts: &Facts) -> Next {
 }
 
 /// The evidence rule: the second failure is final only if the provider answered somebody meaningfully since the
-/// first, so that an outage fails nobody; a probe's failure is never final. Whoever goes back to pending without being a
+/// first, and nothing says that it has stopped since, so that an outage fails nobody, not those either whose first failure
+/// came just before it; a probe's failure is never final. Whoever goes back to pending without being a
 /// probe waits longer each time: with few recipients no breaker opens, and nobody else would hold them back.
 fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &Facts) -> Next {
     let later = |least: Duration| Next::Pending(facts.now + after.unwrap_or_default().max(least));
@@ -118,7 +121,7 @@ fn failed(kind: Failure, after: Option<Duration>, delivery: &Delivery, facts: &F
     }
     match delivery.first_failure {
         None => Next::Retry(facts.now + after.unwrap_or_default().max(facts.retry_delay)),
-        Some((_, first)) if facts.last_meaningful.is_some_and(|t| t > first) => {
+        Some((_, first)) if !facts.doubt && facts.last_meaningful.is_some_and(|t| t > first) => {
             // Any attempt that may have been delivered makes the whole delivery unconfirmed: a replay must not
             // repeat it unasked.
             let outcome = if delivery.unconfirmed { Outcome::Unconfirmed } else { kind.outcome() };
@@ -175,6 +178,7 @@ mod tests {
             now,
             last_meaningful: None,
             variant_accepted: false,
+            doubt: false,
             probe: false,
             credential_worked: None,
             retry_delay: Duration::from_millis(250),
@@ -207,6 +211,8 @@ mod tests {
         );
         let proven = Facts { last_meaningful: Some(now), ..facts(now) };
         assert_eq!(decide(TRANSIENT, &once, &proven), Next::Finish(Outcome::Transient));
+        let begins = Facts { doubt: true, ..proven };
+        assert!(matches!(decide(TRANSIENT, &once, &begins), Next::Pending(_)), "an outage began in between");
         let probe = Facts { probe: true, ..proven };
         assert!(matches!(decide(TRANSIENT, &once, &probe), Next::Pending(_)), "a probe is never final");
         let maybe = Delivery { unconfirmed: true, ..once };

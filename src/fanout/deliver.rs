@@ -103,6 +103,7 @@ impl Dispatcher {
         Facts {
             now: self.now,
             last_meaningful: self.last_meaningful,
+            doubt: self.gates.breaker.doubts(),
             variant_accepted,
             probe,
             credential_worked,

@@ -27,6 +27,7 @@ use super::outbox::{Exposure, Outbox};
 use super::show::Shown;
 use super::stock::Stock;
 use super::throttle::ThrottleScope;
+use super::waiting::Waiting;
 use super::wiring::{Pacing, Wiring};
 
 /// Counters are handed over this often.
@@ -73,6 +74,7 @@ pub struct Dispatcher {
     pub(super) exposure: Exposure,
     pub(super) delayed: BinaryHeap<Reverse<(Instant, Spot)>>,
     pub(super) last_meaningful: Option<Instant>,
+    pub(super) waiting: Waiting,
     pub(super) suspected: BTreeSet<FanoutId>,
     pub(super) block: Block,
     pub(super) now: Instant,
@@ -110,6 +112,7 @@ impl Dispatcher {
             scope: ThrottleScope::default(),
             delayed: BinaryHeap::new(),
             last_meaningful: None,
+            waiting: Waiting::default(),
             suspected: BTreeSet::new(),
             block: Block::Nobody,
             turned: now,
@@ -178,6 +181,7 @@ impl Dispatcher {
         self.expire();
         self.wake_delayed();
         self.launch();
+        self.put_off();
         self.settle_suspects();
         self.want();
         self.show();
@@ -239,7 +243,7 @@ impl Dispatcher {
         }
     }
 
-    fn wake_delayed(&mut self) {
+    pub(super) fn wake_delayed(&mut self) {
         while let Some(Reverse((due, spot))) = self.delayed.peek().copied() {
             if due > self.now {
                 return;

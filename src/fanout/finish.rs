@@ -92,11 +92,12 @@ impl Dispatcher {
         let over: Vec<(HandKey, i64)> = over.collect();
         let held = self.held_by();
         // With nobody in hand nobody is held, and nobody finds out whether the credential is still refused.
-        self.spell.note(held == Cause::Credential && !self.hand.is_empty(), now_ms);
+        self.spell.note(held == Cause::Credential, !self.hand.is_empty(), now_ms);
+        self.note_platforms(now_ms);
         for (key, deadline_ms) in over {
             // What began to be refused only after the deadline did not hold anybody then.
             let held = match held {
-                _ if self.spell.held_at(deadline_ms) => Cause::Credential,
+                _ if self.held_by_platform(key, deadline_ms) || self.spell.held_at(deadline_ms) => Cause::Credential,
                 Cause::Credential => Cause::Queue,
                 other => other,
             };
@@ -127,7 +128,7 @@ impl Dispatcher {
         for id in self.suspected.clone() {
             let busy =
                 self.hand.iter().any(|(key, c)| key.chunk.fanout == id && c.flying + c.delayed + c.launchable() > 0);
-            if busy {
+            if busy || self.waiting.has(id) {
                 continue;
             }
             let suspects = self.fans.get_mut(&id).map(|f| std::mem::take(&mut f.suspects)).unwrap_or_default();

@@ -177,7 +177,7 @@ mod tests {
     }
 
     fn launch(flight: &mut Flight, now: Instant) -> AttemptId {
-        let mut breaker = Breaker::new(BreakerSettings::new(Duration::from_secs(30)));
+        let mut breaker = Breaker::new(BreakerSettings::default());
         let key = HandKey { class: Class::Urgent, rank: 0, chunk: ChunkRef { fanout: FanoutId(1), no: 0 }, epoch: 1 };
         flight.launch(Spot { key, ordinal: 0 }, now, breaker.launch(now), (0, Platform::Android))
     }

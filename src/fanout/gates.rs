@@ -107,15 +107,19 @@ pub struct Spell {
     on: bool,
 }
 
+/// A spell goes on over so long with nobody in hand, ms: chunks that are over already come one after the other.
+const MOMENT_MS: i64 = 5_000;
+
 impl Spell {
-    /// Whether it holds now.
-    pub fn note(&mut self, holds: bool, now_ms: i64) {
-        if holds {
+    /// Whether the credential is refused now, and anybody is there to be held by it.
+    pub fn note(&mut self, refused: bool, anybody: bool, now_ms: i64) {
+        if refused && anybody {
             // The database's clock may step back: what it says from then on belongs to the spell too.
             let from = self.span.filter(|_| self.on).map_or(now_ms, |(from, _)| from.min(now_ms));
             self.span = Some((from, now_ms));
         }
-        self.on = holds;
+        let lately = self.span.is_some_and(|(_, to)| now_ms - to <= MOMENT_MS);
+        self.on = refused && (anybody || (self.on && lately));
     }
 
     /// Whether it held then.
@@ -301,7 +305,7 @@ mod tests {
     use crate::breaker::BreakerSettings;
 
     fn gates() -> Gates {
-        let mut gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
+        let mut gates = Gates::new(Breaker::new(BreakerSettings::default()));
         gates.renew(Boot::now().plus(Duration::from_secs(60)));
         gates
     }
@@ -310,7 +314,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_lease_no_launch() {
-        let gates = Gates::new(Breaker::new(BreakerSettings::new(Duration::from_secs(30))));
+        let gates = Gates::new(Breaker::new(BreakerSettings::default()));
         assert_eq!(gates.shut(Instant::now(), Some(1)).unwrap().cause, Cause::Hold);
     }
 
@@ -389,19 +393,40 @@ mod tests {
         let mut spell = Spell::default();
         assert!(!spell.held_at(0));
         for (holds, at) in [(true, 10), (true, 20), (false, 21), (false, 30)] {
-            spell.note(holds, at);
+            spell.note(holds, true, at);
         }
         assert_eq!([9, 10, 15, 20, 21].map(|at| spell.held_at(at)), [false, true, true, true, false]);
-        spell.note(true, 40);
-        spell.note(true, 50);
+        spell.note(true, true, 40);
+        spell.note(true, true, 50);
         assert_eq!([15, 39, 45].map(|at| spell.held_at(at)), [false, false, true]);
+    }
+
+    #[test]
+    fn a_spell_outlives_a_moment_with_nobody_in_hand_but_no_more() {
+        let mut spell = Spell::default();
+        spell.note(true, true, 10);
+        spell.note(true, false, 11);
+        spell.note(true, true, 4_000);
+        assert!(spell.held_at(10) && spell.held_at(2_000));
+        spell.note(true, false, 4_001);
+        spell.note(true, false, 9_001);
+        spell.note(true, true, 9_002);
+        assert_eq!(
+            [4_000, 9_001, 9_002].map(|at| spell.held_at(at)),
+            [false, false, true],
+            "nobody asked for too long"
+        );
+        spell.note(true, false, 9_003);
+        spell.note(false, false, 9_004);
+        spell.note(true, true, 9_005);
+        assert!(!spell.held_at(9_002), "it was served in between");
     }
 
     #[test]
     fn a_spell_goes_on_where_the_clock_steps_back_to() {
         let mut spell = Spell::default();
         for at in [100, 110, 50, 60] {
-            spell.note(true, at);
+            spell.note(true, true, at);
         }
         assert_eq!([49, 50, 55, 60, 61].map(|at| spell.held_at(at)), [false, true, true, true, false]);
     }

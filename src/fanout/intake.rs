@@ -20,6 +20,7 @@ impl Dispatcher {
             ToSender::Lease(until) => self.renew(until),
             ToSender::Settled(id) => {
                 self.fans.remove(&id);
+                self.waiting.settled(id);
             }
             ToSender::Cancelled(id) => self.cancel(id),
             ToSender::Drain => self.drain(),
@@ -45,7 +46,9 @@ impl Dispatcher {
             self.stop(before, Ending::Lost);
             self.close_if_over(before);
         }
+        let tried = self.waiting.returns(claimed.chunk);
         let (key, gone) = self.hand.add(claimed, job);
+        self.resume(key, tried);
         for record in gone {
             self.exposure.take();
             if let Some(chunk) = self.hand.get(key) {
@@ -71,6 +74,7 @@ impl Dispatcher {
     pub(super) fn drain(&mut self) {
         self.gates.draining = true;
         self.release_all();
+        self.recall_all();
     }
 
     /// Gives up what is in flight. It may have been delivered, and is noted so for whoever owns its chunk next.
@@ -146,5 +150,6 @@ impl Dispatcher {
         let long_ago = self.wiring.clock.now_ms() - 3_600_000;
         let hand = &self.hand;
         self.fans.retain(|id, fan| fan.job.deadline_ms > long_ago || hand.holds(*id));
+        self.waiting.forget(self.wiring.clock.now_ms());
     }
 }

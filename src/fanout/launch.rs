@@ -162,6 +162,7 @@ impl Dispatcher {
         let due = |at: Instant, spot: &Spot| if waits_for_it(spot) { at.min(now) } else { at };
         self.delayed = delayed.map(|Reverse((at, spot))| Reverse((due(at, &spot), spot))).collect();
         self.forgive(platform);
+        self.recall_for(platform);
     }
 
     /// Nobody of a platform is set aside for its credential any more: whatever they wait for from now on, it is not that.

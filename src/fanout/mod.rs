@@ -31,7 +31,11 @@ pub mod stock;
 pub mod throttle;
 pub mod totals;
 pub mod variant;
+mod waiting;
 pub mod wiring;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicI16, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,8 +87,8 @@ pub struct Hands {
     doubt: Notify,
 }
 
-/// Most recipients in hand without an outcome, about 50 MB: with a whole platform's recipients waiting for its credential,
-/// the others must still find their way into the hands, but not all of a fan-out into memory.
+/// Most recipients in hand without an outcome, about 50 MB: those who wait do not keep others from finding their way into the
+/// hands, but not all of a fan-out may find it into memory. From half of it on those who wait leave.
 const MOST_OPEN: usize = 100_000;
 
 /// Stands for "no chunk in hand".

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::batch::{ChunkEnd, ChunkMeta, Outbound, OutcomeRecord};
+use crate::domain::batch::{ChunkEnd, ChunkMeta, Outbound, OutcomeRecord, PutOff};
 use crate::domain::derived::Pause;
 use crate::domain::ids::{ChunkRef, FanoutId};
 use crate::domain::tally::PartCounters;
@@ -99,6 +99,18 @@ impl Outbox {
         self.pending.released.push(held);
     }
 
+    /// Hands chunks back until later.
+    pub fn put_off(&mut self, put_off: PutOff, now: Instant) {
+        self.since.get_or_insert(now);
+        self.pending.put_off.push(put_off);
+    }
+
+    /// Lets chunks that were put off be claimed.
+    pub fn recall(&mut self, chunks: Vec<(ChunkRef, i32)>, now: Instant) {
+        self.since.get_or_insert(now);
+        self.pending.recalled.extend(chunks);
+    }
+
     /// Says that a fan-out is paused.
     pub fn pause(&mut self, pause: Pause, now: Instant) {
         self.since.get_or_insert(now);
@@ -119,9 +131,7 @@ impl Outbox {
 
     /// The next message, when one is due: enough outcomes, or waited long enough, or nothing more will come (`idle`).
     pub fn due(&mut self, now: Instant, idle: bool) -> Option<Outbound> {
-        let over =
-            !self.pending.ends.is_empty() || !self.pending.released.is_empty() || !self.pending.paused.is_empty();
-        let full = self.pending.outcomes.len() >= self.batch || over;
+        let full = self.pending.outcomes.len() >= self.batch || self.pending.is_waited_for();
         let late = self.since.is_some_and(|t| now >= t + LINGER);
         let any = self.since.is_some() || !self.pending.parts.is_empty();
         (full || late || (idle && any) || self.only_parts()).then(|| self.drain(idle))
@@ -200,6 +210,12 @@ mod tests {
         let out = outbox.due(t, false).unwrap();
         assert_eq!((out.outcomes.len(), out.released.as_slice()), (2, [(CHUNK, 2)].as_slice()));
         assert_eq!(out.chunks[0].epoch, 2, "the latest epoch");
+        assert!(outbox.is_empty());
+        let put_off = PutOff { not_before_ms: 9, chunks: vec![(CHUNK, 2)] };
+        outbox.put_off(put_off.clone(), t);
+        assert_eq!(outbox.due(t, false).unwrap().put_off, [put_off]);
+        outbox.recall(vec![(CHUNK, 2)], t);
+        assert_eq!(outbox.due(t, false).unwrap().recalled, [(CHUNK, 2)]);
         assert!(outbox.is_empty());
     }
 

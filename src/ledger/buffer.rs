@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::domain::batch::{ChunkFlush, ChunkMeta, FlushBatch, Outbound, OutcomeRecord};
+use crate::domain::batch::{ChunkFlush, ChunkMeta, FlushBatch, Outbound, OutcomeRecord, PutOff};
 use crate::domain::bitmap::Bitmap;
 use crate::domain::derived::Pause;
 use crate::domain::ids::{ChunkRef, FanoutId};
@@ -17,9 +17,34 @@ pub struct Buffer {
     failures: Vec<OutcomeRecord>,
     parts: HashMap<FanoutId, PartCounters>,
     paused: Vec<Pause>,
-    released: Vec<(ChunkRef, i32)>,
+    back: Back,
     outcomes: u32,
     ended: bool,
+}
+
+/// Chunks on their way back to the store.
+#[derive(Debug, Clone, Default)]
+pub struct Back {
+    /// To be claimed by anybody.
+    pub released: Vec<(ChunkRef, i32)>,
+    /// Not before a time.
+    pub put_off: Vec<PutOff>,
+    /// No longer put off.
+    pub recalled: Vec<(ChunkRef, i32)>,
+}
+
+impl Back {
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.released.is_empty() && self.put_off.is_empty() && self.recalled.is_empty()
+    }
+
+    fn add(&mut self, more: Self) {
+        self.released.extend(more.released);
+        self.put_off.extend(more.put_off);
+        self.recalled.extend(more.recalled);
+    }
 }
 
 /// What one flush writes.
@@ -32,7 +57,7 @@ pub struct Taken {
     /// Fan-outs to pause before anything of them is handed back.
     pub paused: Vec<Pause>,
     /// Chunks to hand back once the facts are written.
-    pub released: Vec<(ChunkRef, i32)>,
+    pub back: Back,
     /// Outcomes among the facts.
     pub outcomes: u32,
 }
@@ -41,7 +66,7 @@ impl Taken {
     /// One part per chunk; counters and chunks to hand back go with the first.
     #[must_use]
     pub fn split(self) -> Vec<Self> {
-        let Self { batch, mut parts, mut paused, mut released, .. } = self;
+        let Self { batch, mut parts, mut paused, mut back, .. } = self;
         let mut failures = batch.failures;
         let mut out = Vec::with_capacity(batch.chunks.len());
         for flush in batch.chunks {
@@ -52,7 +77,7 @@ impl Taken {
                 batch: FlushBatch { chunks: vec![flush], failures: own },
                 parts: std::mem::take(&mut parts),
                 paused: std::mem::take(&mut paused),
-                released: std::mem::take(&mut released),
+                back: std::mem::take(&mut back),
                 outcomes,
             });
         }
@@ -90,9 +115,10 @@ impl Buffer {
                 flush.rest = end.rest;
             }
         }
-        self.ended |= !out.released.is_empty() || !out.paused.is_empty();
+        let back = Back { released: out.released, put_off: out.put_off, recalled: out.recalled };
+        self.ended |= !back.is_empty() || !out.paused.is_empty();
         self.paused.extend(out.paused);
-        self.released.extend(out.released);
+        self.back.add(back);
         self.parts.extend(out.parts);
     }
 
@@ -126,7 +152,7 @@ impl Buffer {
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.parts.is_empty() && self.released.is_empty() && self.paused.is_empty()
+        self.chunks.is_empty() && self.parts.is_empty() && self.back.is_empty() && self.paused.is_empty()
     }
 
     /// Takes everything out.
@@ -139,7 +165,7 @@ impl Buffer {
             batch: FlushBatch { chunks, failures: std::mem::take(&mut self.failures) },
             parts: std::mem::take(&mut self.parts).into_iter().collect(),
             paused: std::mem::take(&mut self.paused),
-            released: std::mem::take(&mut self.released),
+            back: std::mem::take(&mut self.back),
             outcomes: std::mem::take(&mut self.outcomes),
         }
     }
@@ -199,7 +225,7 @@ mod tests {
         assert_eq!(parts.len(), 2);
         assert_eq!(parts.iter().map(|p| p.outcomes).sum::<u32>(), whole.outcomes);
         assert_eq!((parts[0].batch.failures.len(), parts[1].batch.failures.len()), (1, 0), "B comes first");
-        assert_eq!((parts[0].released.as_slice(), parts[1].released.len()), (released.as_slice(), 0));
+        assert_eq!((parts[0].back.released.as_slice(), parts[1].back.released.len()), (released.as_slice(), 0));
     }
 
     #[test]
@@ -209,7 +235,7 @@ mod tests {
         buffer.add(Outbound { released: vec![(A, 4)], ..Outbound::default() });
         assert!(buffer.ended() && !buffer.is_empty());
         let taken = buffer.take();
-        assert_eq!((taken.released.as_slice(), taken.batch.chunks.len()), ([(A, 4)].as_slice(), 1));
+        assert_eq!((taken.back.released.as_slice(), taken.batch.chunks.len()), ([(A, 4)].as_slice(), 1));
         assert!(buffer.is_empty() && !buffer.ended());
     }
 

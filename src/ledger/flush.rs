@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::domain::batch::{ChunkAck, Flushed, Outbound};
+use crate::domain::batch::{ChunkAck, Flushed, Outbound, PutOff};
 use crate::domain::ids::{BootId, FanoutId};
 use crate::store::{Store, StoreError};
 use crate::telemetry::Outage;
 
-use super::buffer::{Buffer, Taken};
+use super::buffer::{Back, Buffer, Taken};
 use super::metrics::LedgerMetrics;
 
 /// Longest time an outcome waits for others.
@@ -127,10 +127,21 @@ impl Flusher {
         }
         let acks =
             if taken.batch.chunks.is_empty() { Vec::new() } else { self.store.flush(taken.batch.clone()).await? };
-        if !taken.released.is_empty() {
-            self.store.release(self.boot, taken.released.clone(), 0).await?;
-        }
+        self.hand_back(&taken.back).await?;
         Ok((acks, paused))
+    }
+
+    async fn hand_back(&self, back: &Back) -> Result<(), StoreError> {
+        if !back.released.is_empty() {
+            self.store.release(self.boot, back.released.clone(), 0).await?;
+        }
+        for PutOff { not_before_ms, chunks } in &back.put_off {
+            self.store.release(self.boot, chunks.clone(), *not_before_ms).await?;
+        }
+        if !back.recalled.is_empty() {
+            self.store.recall(back.recalled.clone()).await?;
+        }
+        Ok(())
     }
 
     fn tell(&self, outcomes: u32, acks: Vec<ChunkAck>, paused: Vec<(FanoutId, i32)>) {

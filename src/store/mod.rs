@@ -150,6 +150,10 @@ pub trait Store: Send + Sync + 'static {
     /// `not_before_ms` keeps them from being claimed earlier; 0 = at once.
     async fn release(&self, boot: BootId, chunks: Vec<(ChunkRef, i32)>, not_before_ms: i64) -> Result<(), StoreError>;
 
+    /// Lets chunks be claimed at once that were handed back until later, those that nobody has claimed since: `epoch` is
+    /// the one they were handed back under.
+    async fn recall(&self, chunks: Vec<(ChunkRef, i32)>) -> Result<(), StoreError>;
+
     /// What the sender must know of a fan-out; `None` when there is no such fan-out.
     async fn job(&self, id: FanoutId) -> Result<Option<FanoutJob>, StoreError>;
 

@@ -18,6 +18,7 @@ use super::harness::together::together;
 
 /// In flight at once by default: 32 slots, and 16 lent.
 const IN_FLIGHT: usize = 48;
+const PUT_OFF: &str = "chunks in which everybody waits are put off";
 const REFUSED: &str = "credential refused; it is probed until it serves somebody";
 
 fn tokens(kind: &str, run: &str, n: usize) -> Vec<String> {
@@ -181,18 +182,71 @@ async fn a_key_in_a_pipe() {
     assert_eq!((fanout.delivered, fanout.failed), (10, 0), "{fanout:#?}");
 }
 
+/// Registers followers of a match on one platform.
+async fn follow_on(platform: &str, service: &Process, run: &str, n: u64) {
+    let device = |i: u64| {
+        serde_json::json!({"id": format!("{run}-{i}"), "user_id": format!("user-{i}"), "token": format!("ok-{run}-{i}"),
+            "platform": platform, "locale": "en", "follows": [format!("match:{run}")]})
+    };
+    let lines: Vec<_> = (0..n).map(|i| Ok(bytes::Bytes::from(format!("{}\n", device(i))))).collect();
+    assert_eq!(service.client.import(futures_util::stream::iter(lines)).await.unwrap().imported, n);
+}
+
+/// A service whose key for one platform is refused, and which says what it puts off.
+async fn without_the_key(database: Database, run: &str) -> (World, Process) {
+    let mut world = World::new(database, false).await;
+    world.settings.insert("RUST_LOG".to_owned(), "fanfare::fanout=debug,info".to_owned());
+    let service = world.spawn().await;
+    let rule = Rule { prefix: format!("ok-{run}-"), answer: "thirdparty".into(), ..Rule::default() };
+    world.emulate(Control { rules: vec![rule], ..Control::default() });
+    (world, service)
+}
+
+/// More of one platform wait than stay in hand. They are put off; a goal for another platform goes through meanwhile; and
+/// all are reached once the key is mended, before they would have come back by themselves.
+async fn a_platforms_key_is_refused_for_thousands(database: Database) {
+    let (world, service) = without_the_key(database, "crowd").await;
+    follow_on("ios", &service, "crowd", 8000).await;
+    follow_on("android", &service, "others", 300).await;
+    let id = service.goal("crowd", "crowd", 600).await;
+    // 16 chunks, of which eight stay. One more that had been in flight may.
+    let away = |line: &Value| line["message"] == PUT_OFF && line["away"].as_u64().unwrap() >= 7;
+    service.says(1, away).await;
+    let others = service.settled(&service.goal("others", "others", 600).await).await;
+    assert_eq!((others.delivered, others.failed, others.attempts), (300, 0, 300), "{others:#?}");
+    let waits = service.client.fanout(&id, Duration::ZERO).await.unwrap();
+    assert_eq!((waits.recipients, waits.pending), (8000, 8000), "{waits:#?}");
+    world.emulate(well());
+    let fanout = service.settled(&id).await;
+    assert_eq!((fanout.delivered, fanout.failed, fanout.ledger.as_str()), (8000, 0, "exact"), "{fanout:#?}");
+    let log = world.emulator.log();
+    let refused = log.iter().filter(|entry| entry.answer == "thirdparty").count() as u64;
+    assert_eq!((fanout.attempts, world.emulator.stats().duplicates_accepted), (8000 + refused, 0), "{fanout:#?}");
+    let line = service.says(1, |line| line["message"] == "fan-out finished" && line["fanout_id"] == id.as_str()).await;
+    assert_eq!((&line["interrupted"], &line["instances"]), (&0.into(), &1.into()), "{line}");
+    assert!(!service.said("chunks that were put off are called back").is_empty());
+}
+
+/// It is not mended in time: those that were put off end as those in hand do, with their deadline.
+async fn a_platforms_key_stays_refused_for_thousands(database: Database) {
+    let (world, service) = without_the_key(database, "lost").await;
+    follow_on("web", &service, "lost", 6000).await;
+    let id = service.goal("lost", "lost", 8).await;
+    service.says(1, |line| line["message"] == PUT_OFF).await;
+    let fanout = service.settled(&id).await;
+    assert_eq!((fanout.outcomes["credential"], fanout.delivered), (6000, 0), "{fanout:#?}");
+    assert_eq!(fanout.attempts, world.emulator.log().len() as u64, "{fanout:#?}");
+    assert!(fanout.attempts <= 2 * IN_FLIGHT as u64, "{fanout:#?}");
+    let line = said(&service, "fan-out finished").await;
+    assert_eq!((&line["interrupted"], &line["ledger"]), (&0.into(), &"exact".into()), "{line}");
+}
+
 /// A platform's key is mended, but the ceiling is too low to reach all in time: that is not the key's fault.
 async fn a_platforms_key_is_mended_too_late_for_the_pace() {
     let mut world = World::new(Database::Sqlite, false).await;
     world.set("CEILING__RATE_PER_S", 10);
     let service = world.spawn().await;
-    let device = |i: usize| {
-        serde_json::json!({"id": format!("apple-{i}"), "user_id": format!("user-{i}"), "token": format!("ok-apple-{i}"),
-            "platform": "ios", "locale": "en", "follows": ["match:apple"]})
-    };
-    let lines: Vec<_> = (0..400).map(|i| Ok(bytes::Bytes::from(format!("{}\n", device(i))))).collect();
-    let imported = service.client.import(futures_util::stream::iter(lines)).await.unwrap().imported;
-    assert_eq!(imported, 400);
+    follow_on("ios", &service, "apple", 400).await;
     world.emulate(answers("thirdparty"));
     let id = service.goal("apple", "apple", 15).await;
     let why = said(&service, REFUSED).await;
@@ -293,6 +347,17 @@ async fn what_is_refused_or_sick_for_a_while_is_reached_in_time_and_holds_up_nob
         ("a key in a variable", Box::pin(a_key_in_a_variable())),
         ("few sick devices", Box::pin(few_sick_devices())),
         ("many sick devices", Box::pin(many_sick_devices())),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_platform_without_its_key_holds_up_nobody_else_however_many_wait_for_it() {
+    together(vec![
+        ("mended, SQLite", Box::pin(a_platforms_key_is_refused_for_thousands(Database::Sqlite))),
+        ("mended, PostgreSQL", Box::pin(a_platforms_key_is_refused_for_thousands(Database::Postgres))),
+        ("not mended, SQLite", Box::pin(a_platforms_key_stays_refused_for_thousands(Database::Sqlite))),
+        ("not mended, PostgreSQL", Box::pin(a_platforms_key_stays_refused_for_thousands(Database::Postgres))),
     ])
     .await;
 }

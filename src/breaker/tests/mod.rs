@@ -24,7 +24,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let settings = BreakerSettings { jitter: || 0.5, ..BreakerSettings::new(TIMEOUT) };
+        let settings = BreakerSettings { jitter: || 0.5, ..BreakerSettings::default() };
         Self { breaker: Breaker::new(settings), now: Instant::now(), next: 1_000_000 }
     }
 
@@ -213,20 +213,71 @@ fn a_throttled_probe_gives_its_slot_back_and_lengthens_nothing() {
 }
 
 #[test]
-fn a_probe_without_an_answer_is_given_up_after_its_limit() {
+fn a_probe_without_an_answer_counts_as_failed_after_its_limit() {
     let mut bench = Bench::half_open();
     bench.pass(3600 * SECOND);
     assert_eq!(bench.allowance(0), 1, "waiting for a grant costs a probe nothing");
-    let lost = bench.launch();
-    let limit = BreakerSettings::new(TIMEOUT).probe_limit;
-    assert_eq!(bench.breaker.next_change(bench.now), Some(bench.now + limit));
-    bench.pass(limit - SECOND);
+    let limit = BreakerSettings::default().probe_limit;
+    let mut hanging = Vec::new();
+    for wait in [2, 4, 8, 10, 10] {
+        hanging.push(bench.launch());
+        assert_eq!(bench.breaker.next_change(bench.now), Some(bench.now + limit));
+        bench.pass(limit - SECOND);
+        assert_eq!((bench.allowance(1), bench.breaker.state()), (0, BreakerState::HalfOpen));
+        bench.pass(SECOND);
+        assert_eq!((bench.allowance(1), bench.breaker.state()), (0, BreakerState::Open));
+        assert_eq!(bench.open_for(), wait * SECOND, "the back-off goes on");
+        bench.pass(wait * SECOND);
+        assert_eq!(bench.allowance(1), 1, "and so does the probing, whatever hangs");
+    }
+    for ticket in hanging {
+        bench.finish(ticket, Mark::Failure);
+    }
+    assert_eq!((bench.breaker.state(), bench.breaker.ignored()), (BreakerState::HalfOpen, 5), "each counted before");
+    assert_eq!(bench.allowance(0), 1);
+}
+
+#[test]
+fn a_slow_provider_is_heard_however_long_its_answer_to_a_probe_takes() {
+    for taken in [1, 4, 6, 29, 600] {
+        let mut bench = Bench::half_open();
+        let slow = bench.launch();
+        bench.pass(taken * SECOND);
+        bench.allowance(1);
+        bench.finish(slow, Mark::Success);
+        assert_eq!((bench.breaker.state(), bench.breaker.ignored()), (BreakerState::Ramping, 0), "{taken} s");
+    }
+    // Once it is there it is no news, and the ramp goes at its own pace.
+    let mut bench = Bench::half_open();
+    let slow = bench.launch();
+    bench.pass(5 * SECOND);
     assert_eq!(bench.allowance(1), 0);
-    bench.pass(SECOND);
+    bench.pass(2 * SECOND);
     assert_eq!(bench.allowance(1), 1);
-    bench.finish(lost, Mark::Success);
-    assert_eq!(bench.breaker.state(), BreakerState::HalfOpen, "its late answer does not settle the next probe");
-    assert_eq!(bench.breaker.ignored(), 1);
+    bench.marks(3, Mark::Success);
+    assert_eq!(bench.allowance(0), 4);
+    bench.finish(slow, Mark::Success);
+    assert_eq!((bench.allowance(0), bench.breaker.ignored()), (4, 1));
+}
+
+#[test]
+fn it_doubts_from_four_failures_in_a_row_until_somebody_is_served() {
+    let mut bench = Bench::new();
+    bench.marks(3, Mark::Failure);
+    bench.mark_of(7, Mark::Success);
+    for _ in 0..9 {
+        bench.mark_of(8, Mark::Failure);
+    }
+    bench.marks(2, Mark::Failure);
+    assert!(!bench.breaker.doubts(), "one of three fails again and again");
+    bench.marks(1, Mark::Failure);
+    assert!(bench.breaker.doubts());
+    bench.marks(1, Mark::Success);
+    assert!(!bench.breaker.doubts());
+    assert!(Bench::opened().breaker.doubts() && Bench::half_open().breaker.doubts());
+    let mut bench = Bench::half_open();
+    bench.marks(1, Mark::Success);
+    assert!(!bench.breaker.doubts(), "the probe was served");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::domain::batch::{ChunkMeta, ClaimedChunk, FailureRecord, FanoutJob, Ou
 use crate::domain::bitmap::Bitmap;
 use crate::domain::ids::DeviceKey;
 use crate::domain::outcome::{Cause, Outcome};
-use crate::domain::recipient::Recipient;
+use crate::domain::recipient::{Platform, Recipient};
 use crate::fanout::decide::Delivery;
 
 /// Why nothing more is launched of a chunk.
@@ -168,7 +168,8 @@ impl Chunk {
     }
 
     fn waits(&self, i: usize) -> bool {
-        !self.done.get(i) && self.recipients.get(i).is_some_and(Option::is_some)
+        let tried = u16::try_from(i).is_ok_and(|ordinal| self.deliveries.contains_key(&ordinal));
+        !tried && !self.done.get(i) && self.recipients.get(i).is_some_and(Option::is_some)
     }
 
     /// Stops launching; the positions that have neither an outcome nor an attempt in flight, and more to tell than that
@@ -201,6 +202,50 @@ impl Chunk {
     #[must_use]
     pub fn has_shelved(&self) -> bool {
         self.aside.values().any(|outcome| *outcome == Outcome::Payload)
+    }
+
+    /// Whether everybody left waits for a time.
+    #[must_use]
+    pub fn at_rest(&self) -> bool {
+        let busy = self.ending.is_some() || self.flying + self.suspects + self.launchable() > 0;
+        !busy && self.delayed > 0
+    }
+
+    /// Takes over what is remembered of somebody who had an attempt here before, and is no fresh one any more; `false` when
+    /// there is nothing left to wait for.
+    pub fn remember(&mut self, ordinal: u16, delivery: Delivery) -> bool {
+        let waits = self.waits(usize::from(ordinal));
+        if waits {
+            self.deliveries.insert(ordinal, delivery);
+            self.trim();
+        }
+        waits
+    }
+
+    /// Platforms whose credential somebody without an attempt waits for.
+    pub fn held_platforms(&self) -> impl Iterator<Item = Platform> {
+        let held = self.aside.iter().filter(|(_, outcome)| **outcome == Outcome::Credential);
+        held.filter_map(|(ordinal, _)| self.recipient(*ordinal)).map(|recipient| recipient.platform)
+    }
+
+    /// Sets those without an attempt aside whose platform's credential holds them. When that is everybody without one they
+    /// end together, for `true`; but for those whom an earlier owner may have reached.
+    pub fn hold(&mut self, holds: impl Fn(Platform) -> bool) -> bool {
+        let mut all = true;
+        for ordinal in (0..self.meta.n).filter(|o| !self.done.get(usize::from(*o))) {
+            if self.deliveries.contains_key(&ordinal) {
+                continue;
+            }
+            if self.recipient(ordinal).is_some_and(|r| holds(r.platform)) {
+                self.aside.entry(ordinal).or_insert(Outcome::Credential);
+            }
+            all &= self.aside.get(&ordinal) == Some(&Outcome::Credential);
+        }
+        if all {
+            let maybe = &self.maybe;
+            self.aside.retain(|ordinal, _| maybe.get(usize::from(*ordinal)));
+        }
+        all
     }
 
     /// Ends those whose device is gone.

@@ -119,6 +119,15 @@ UPDATE chunk k SET state = 0, owner = NULL, not_before_ms = $5
 FROM unnest($2::bigint[], $3::int[], $4::int[]) AS r(fanout_id, chunk_no, epoch)
 WHERE k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch AND k.state = 1 AND k.owner = $1";
 
+/// What somebody else works on is passed over, so that no two can wait for each other; it is open at its own time.
+pub(super) const RECALL: &str = "
+WITH c AS (
+    SELECT k.fanout_id, k.chunk_no
+    FROM unnest($1::bigint[], $2::int[], $3::int[]) AS r(fanout_id, chunk_no, epoch)
+    JOIN chunk k ON k.fanout_id = r.fanout_id AND k.chunk_no = r.chunk_no AND k.epoch = r.epoch
+    WHERE k.state = 0 FOR UPDATE OF k SKIP LOCKED)
+UPDATE chunk k SET not_before_ms = 0 FROM c WHERE k.fanout_id = c.fanout_id AND k.chunk_no = c.chunk_no";
+
 pub(super) async fn claim(conn: &mut PgConnection, request: ClaimRequest) -> Result<Vec<ClaimedChunk>, Fault> {
     let place = match request.of {
         Open::All => (None, None),
@@ -203,9 +212,7 @@ pub(super) async fn release(
     chunks: &[(ChunkRef, i32)],
     not_before_ms: i64,
 ) -> Result<(), Fault> {
-    let fanouts: Vec<i64> = chunks.iter().map(|(chunk, _)| chunk.fanout.0).collect();
-    let numbers: Vec<i32> = chunks.iter().map(|(chunk, _)| chunk.no).collect();
-    let epochs: Vec<i32> = chunks.iter().map(|(_, epoch)| *epoch).collect();
+    let (fanouts, numbers, epochs) = columns(chunks);
     sqlx::query(RELEASE)
         .bind(boot.0)
         .bind(fanouts)
@@ -215,4 +222,14 @@ pub(super) async fn release(
         .execute(&mut *conn)
         .await?;
     Ok(())
+}
+
+pub(super) async fn recall(conn: &mut PgConnection, chunks: &[(ChunkRef, i32)]) -> Result<(), Fault> {
+    let (fanouts, numbers, epochs) = columns(chunks);
+    sqlx::query(RECALL).bind(fanouts).bind(numbers).bind(epochs).execute(&mut *conn).await?;
+    Ok(())
+}
+
+fn columns(chunks: &[(ChunkRef, i32)]) -> (Vec<i64>, Vec<i32>, Vec<i32>) {
+    chunks.iter().map(|(chunk, epoch)| (chunk.fanout.0, chunk.no, *epoch)).collect()
 }

@@ -200,6 +200,10 @@ impl Store for PostgresStore {
         on!(self.facts, "release", |conn| claim::release(conn, boot, &chunks, not_before_ms))
     }
 
+    async fn recall(&self, chunks: Vec<(ChunkRef, i32)>) -> Result<(), StoreError> {
+        on!(self.facts, "recall", |conn| claim::recall(conn, &chunks))
+    }
+
     async fn job(&self, id: FanoutId) -> Result<Option<FanoutJob>, StoreError> {
         on!(self.main, "job", |conn| reads::job(conn, id))
     }

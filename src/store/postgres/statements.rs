@@ -22,6 +22,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("claim.OF_A_STEP", claim::OF_A_STEP),
     ("claim.OWNED", claim::OWNED),
     ("claim.RELEASE", claim::RELEASE),
+    ("claim.RECALL", claim::RECALL),
     ("correct.ALONE", correct::ALONE),
     ("correct.BRIEFLY", correct::BRIEFLY),
     ("correct.KNOWN", correct::KNOWN),

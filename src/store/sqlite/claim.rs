@@ -157,3 +157,11 @@ pub(super) async fn release(
     }
     Ok(())
 }
+
+/// Lets chunks be claimed at once that nobody has claimed since they were handed back under the given epochs.
+pub(super) async fn recall(conn: &mut SqliteConnection, chunks: Vec<(ChunkRef, i32)>) -> Answer<()> {
+    for (chunk, epoch) in chunks {
+        query(sql::RECALL).bind(chunk.fanout.0).bind(chunk.no).bind(epoch).execute(&mut *conn).await?;
+    }
+    Ok(())
+}

@@ -172,6 +172,10 @@ impl Store for SqliteStore {
         self.writer.run(chunks.len(), move |c| claim::release(c, boot, chunks, not_before_ms).boxed()).await
     }
 
+    async fn recall(&self, chunks: Vec<(ChunkRef, i32)>) -> Result<(), StoreError> {
+        self.writer.run(chunks.len(), move |c| claim::recall(c, chunks).boxed()).await
+    }
+
     async fn job(&self, id: FanoutId) -> Result<Option<FanoutJob>, StoreError> {
         self.read(move |c| accept::job(c, id).boxed()).await
     }

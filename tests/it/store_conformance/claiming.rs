@@ -238,3 +238,23 @@ pub async fn a_release_under_an_old_epoch_changes_nothing(store: Shared) {
     assert_eq!(claim(&store, boot, 1).await, []);
     assert!(store.flush(outcomes(&Hold::from(&chunk), &[])).await.unwrap()[0].owned);
 }
+
+pub async fn a_chunk_that_was_put_off_is_open_once_it_is_called_back(store: Shared) {
+    let boot = instance(&store).await;
+    let (_, chunk) = one_chunk(&store, boot, "evt", 3).await;
+    let later = store.now_ms().await.unwrap() + 60_000;
+    store.release(boot, vec![(chunk.chunk, chunk.epoch)], later).await.unwrap();
+    store.recall(vec![(chunk.chunk, chunk.epoch - 1)]).await.unwrap();
+    assert_eq!(claim(&store, boot, 1).await, [], "an earlier owner's word");
+    store.recall(vec![(chunk.chunk, chunk.epoch)]).await.unwrap();
+    let other = instance(&store).await;
+    let again = claim(&store, other, 1).await.pop().unwrap();
+    assert_eq!((again.chunk, again.epoch, again.maybe.count()), (chunk.chunk, chunk.epoch + 1, 0));
+
+    // Whoever has claimed it since owns it, and what they put off stays so.
+    store.recall(vec![(chunk.chunk, again.epoch)]).await.unwrap();
+    assert!(store.flush(outcomes(&Hold::from(&again), &[])).await.unwrap()[0].owned);
+    store.release(other, vec![(again.chunk, again.epoch)], later).await.unwrap();
+    store.recall(vec![(chunk.chunk, chunk.epoch)]).await.unwrap();
+    assert_eq!(claim(&store, boot, 1).await, []);
+}

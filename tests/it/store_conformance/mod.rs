@@ -129,6 +129,7 @@ on_every_engine! {
     claiming::a_released_chunk_waits_until_its_time_and_is_not_unclean,
     claiming::an_instance_finds_what_it_owns_without_having_been_told,
     claiming::a_release_under_an_old_epoch_changes_nothing,
+    claiming::a_chunk_that_was_put_off_is_open_once_it_is_called_back,
     flushing::a_repeated_flush_changes_nothing,
     flushing::flushes_commute,
     flushing::a_zombies_bits_count_but_do_not_own,

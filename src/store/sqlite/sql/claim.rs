@@ -40,4 +40,5 @@ statements! {
         WHERE device_key IN (SELECT value FROM json_each(?1)) AND state = 0";
     RELEASE = "UPDATE chunk SET state = 0, owner = NULL, not_before_ms = ?5
         WHERE fanout_id = ?1 AND chunk_no = ?2 AND state = 1 AND owner = ?3 AND epoch = ?4";
+    RECALL = "UPDATE chunk SET not_before_ms = 0 WHERE fanout_id = ?1 AND chunk_no = ?2 AND state = 0 AND epoch = ?3";
 }

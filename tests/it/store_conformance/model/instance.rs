@@ -162,6 +162,7 @@ impl Instance {
             now: self.now,
             last_meaningful,
             variant_accepted: true,
+            doubt: false,
             probe: false,
             credential_worked: None,
             retry_delay,

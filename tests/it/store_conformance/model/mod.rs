@@ -356,7 +356,7 @@ impl World {
     /// As the flusher does it: counters, facts, then what is handed back; the same again until it is acknowledged.
     async fn flush(&mut self, who: usize, how: How) {
         let instance = &mut self.instances[who];
-        let Some(Taken { batch, parts, released, .. }) = instance.writing(self.fanout) else { return };
+        let Some(Taken { batch, parts, back, .. }) = instance.writing(self.fanout) else { return };
         if how == How::Lost {
             return;
         }
@@ -367,8 +367,8 @@ impl World {
         let expected = self.kept.flush(&batch);
         let acks = self.store.flush(batch).await.unwrap();
         assert_eq!(acks, expected);
-        self.kept.release(instance.boot, &released);
-        self.store.release(instance.boot, released, 0).await.unwrap();
+        self.kept.release(instance.boot, &back.released);
+        self.store.release(instance.boot, back.released, 0).await.unwrap();
         if how == How::Acknowledged {
             instance.written(acks);
         }
