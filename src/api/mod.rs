@@ -4,8 +4,6 @@
 //! A request passes, cheapest first: the gate, the key and its scope, the key's quota, the backlog, the body's size
 //! and time, its JSON, its meaning, the database. Adding a call = one file here, one line in [`router`].
 
-#[cfg(test)]
-mod any_bytes;
 mod backlog;
 mod body;
 mod cancel;
@@ -180,3 +178,6 @@ pub fn router(state: State) -> Front {
         .with_state(Arc::clone(&api));
     Front::new(api, router)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! Must never know: what is asked for.
 //!
 //! To be in use costs a caller nothing: it asks for anything, and takes no byte of the answer, or one now and then. So an
-//! answer counts as long as it is taken at [`LEAST_PER_S`], or cannot be because we have not made it yet.
+//! answer counts as long as it is taken at [`super::unread::LEAST_PER_S`], or cannot be because we have not made it yet.
 
 use std::future::Future;
 use std::io;
@@ -20,8 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 use tower::Service;
 
-/// Bytes per second of its answers that a caller has to take to be said to take them. A modem takes seven times as many.
-const LEAST_PER_S: u32 = 1024;
+use super::unread::Unread;
 
 /// What is going on on one connection.
 #[derive(Debug, Clone, Copy)]
@@ -131,45 +130,12 @@ impl Use {
 
     /// Since when every request in progress is answered and nothing is taken; what is taken too slowly counts in part.
     fn stuck(&self) -> Option<Instant> {
-        self.unread.since.ok().filter(|_| self.now > 0 && self.ours == 0)
+        self.unread.since().filter(|_| self.now > 0 && self.ours == 0)
     }
 
     /// A request changed hands.
     fn changed(&mut self, now: Instant) {
         self.unread.lies(self.now > self.ours, now);
-    }
-}
-
-/// How much of its patience with a caller is used up: time in which answers lay ready, less what was taken of them at
-/// [`LEAST_PER_S`], less time in which none did. Neither another request nor one given up changes it.
-#[derive(Debug, Clone, Copy)]
-struct Unread {
-    /// While answers lie ready: the instant since which nothing was taken, if it had been nothing. Else how much was used
-    /// up when the last one was taken, and when that was.
-    since: Result<Instant, (Duration, Instant)>,
-}
-
-impl Unread {
-    fn new(now: Instant) -> Self {
-        Self { since: Err((Duration::ZERO, now)) }
-    }
-
-    fn lies(&mut self, ready: bool, now: Instant) {
-        self.since = match (ready, self.since) {
-            (true, Err((used, at))) => {
-                let used = used.saturating_sub(now.saturating_duration_since(at));
-                Ok(now.checked_sub(used).unwrap_or(now))
-            }
-            (false, Ok(since)) => Err((now.saturating_duration_since(since), now)),
-            (_, as_before) => as_before,
-        };
-    }
-
-    fn taken(&mut self, bytes: usize, now: Instant) {
-        let worth = Duration::from_secs_f64(bytes as f64 / f64::from(LEAST_PER_S));
-        if let Ok(since) = &mut self.since {
-            *since = (*since + worth).min(now);
-        }
     }
 }
 
@@ -342,6 +308,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::unread::LEAST_PER_S;
     use super::*;
     use bytes::Bytes;
     use futures_util::{Stream, poll};
