@@ -9,6 +9,7 @@ use fanfare::wire::Format;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{Offer, Rate, offer, told};
+use crate::service::own_postgres::OwnPostgres;
 use crate::service::{Service, Wanted};
 
 /// Rows of one part.
@@ -33,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(120);
 async fn import(service: &Service, rows: u64) -> (u64, Duration) {
     let begun = tokio::time::Instant::now();
     let mut done = 0;
-    let client = Client::new(&format!("http://{}", service.api), service.key.clone().into()).unwrap();
+    let client = Client::new(&format!("http://{}", service.target.api), service.target.key.clone().into()).unwrap();
     while done < rows && begun.elapsed() < LONGEST {
         let first = done;
         let part = tokio::task::spawn_blocking(move || part(first, rows)).await.unwrap();
@@ -46,8 +47,8 @@ async fn import(service: &Service, rows: u64) -> (u64, Duration) {
 }
 
 /// Posts events for `calm` with nothing beside them, then as long as an import of `rows` takes.
-pub async fn measure(rows: u64, calm: Duration) -> Vec<String> {
-    let service = Service::start(Wanted { commit: Duration::ZERO, places: 0 }).await;
+pub async fn measure(server: &OwnPostgres, rows: u64, calm: Duration) -> Vec<String> {
+    let service = Service::start(Wanted { commit: Duration::ZERO, places: 0 }, server).await;
     let trickle = |lasts| Offer {
         rate: Rate::Open(TRICKLE),
         lasts,
@@ -55,7 +56,7 @@ pub async fn measure(rows: u64, calm: Duration) -> Vec<String> {
         stubborn: false,
         in_time: Duration::MAX,
     };
-    let quiet = offer(&service, trickle(calm), "events alone").await;
+    let quiet = offer(&service.target, trickle(calm), "events alone").await;
     told(&quiet);
     let beside = trickle(Duration::from_secs(3600));
     let stop = beside.stop.clone();
@@ -64,11 +65,11 @@ pub async fn measure(rows: u64, calm: Duration) -> Vec<String> {
         stop.cancel();
         done
     };
-    let (beside, (rows, took)) = tokio::join!(offer(&service, beside, "events beside an import"), importing);
+    let (beside, (rows, took)) = tokio::join!(offer(&service.target, beside, "events beside an import"), importing);
     told(&beside);
     println!(
         "99 in 100 events took {:?} beside the import, {:?} alone (twice that wanted)",
-        beside.accepted_p99, quiet.accepted_p99
+        beside.accepted_in.p99, quiet.accepted_in.p99
     );
     let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM device")
         .fetch_one(&mut service.database.connection().await)
@@ -77,11 +78,11 @@ pub async fn measure(rows: u64, calm: Duration) -> Vec<String> {
     println!("{rows} devices in {:.0} s, {:.0} a second", took.as_secs_f64(), rows as f64 / took.as_secs_f64());
     let mut wrong = Vec::new();
     let strange = quiet.strange + beside.strange;
-    if beside.accepted_p99 > 2 * quiet.accepted_p99 || !beside.refused_p99.is_zero() || strange > 0 {
+    if beside.accepted_in.p99 > 2 * quiet.accepted_in.p99 || !beside.refused_in.p99.is_zero() || strange > 0 {
         wrong.push(format!(
             "99 in 100 events took {:?} beside an import and {:?} alone, some were refused, or {strange} were neither \
              accepted nor refused",
-            beside.accepted_p99, quiet.accepted_p99
+            beside.accepted_in.p99, quiet.accepted_in.p99
         ));
     }
     if u64::try_from(kept) != Ok(rows) || rows == 0 {

@@ -1,27 +1,30 @@
 //! Owns the load: events that are posted when they are due, however the service fares, and what became of each.
 //!
-//! Times are counted from the instant at which a post was due, so that a generator that falls behind makes the figures worse
-//! and not better ("coordinated omission").
+//! What a post took is counted from the instant at which it was due, so that a service that keeps its callers waiting makes
+//! the figures worse and not better ("coordinated omission"). Beside it stands how late the generator itself was, with a
+//! caller free to post: on a machine where it shares its core that is part of the figure, and no doing of the service.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::service::Service;
+use crate::caller::Caller;
+use crate::service::{Target, rss};
 
-/// Connections of the generator. Far more than are ever busy while the gate works.
+/// Connections of the generator. Far more than are ever busy while the gate works; each has its turn.
 const CALLERS: usize = 512;
 
 /// Longest wait for an answer. No caller of a service that sheds waits nearly as long.
 const LONGEST: Duration = Duration::from_secs(10);
+
+/// Longest time between two looks of whoever says what is due. A runtime's own timers see to milliseconds only.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Ids of events, each used once.
 static IDS: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +51,21 @@ pub struct Offer {
     pub in_time: Duration,
 }
 
+/// The middle of some times, and what 99 in 100 of them do not exceed.
+#[derive(Clone, Copy, Default)]
+pub struct Times {
+    pub p50: Duration,
+    pub p99: Duration,
+}
+
+impl Times {
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or_default();
+        Self { p50: at(50), p99: at(99) }
+    }
+}
+
 /// What one load came to.
 #[derive(Default)]
 pub struct Load {
@@ -58,10 +76,13 @@ pub struct Load {
     pub accepted: f64,
     /// Accepted in time.
     pub good: f64,
-    pub accepted_p50: Duration,
-    pub accepted_p99: Duration,
-    pub refused_p50: Duration,
-    pub refused_p99: Duration,
+    pub accepted_in: Times,
+    /// From when the post was due.
+    pub refused_in: Times,
+    /// From when it was written: without what the generator was late.
+    pub refused_after: Times,
+    /// How late the generator began posts for which a caller was free.
+    pub begun_late: Times,
     /// Neither accepted nor refused: another answer, or none.
     pub strange: u64,
     /// The slowest answer of health.
@@ -74,165 +95,150 @@ pub struct Load {
 struct Seen {
     accepted: Vec<(u64, Duration)>,
     refused: Vec<Duration>,
+    refused_after: Vec<Duration>,
+    late: Vec<Duration>,
     strange: u64,
 }
 
-/// One connection that posts what is due and reads every answer.
-struct Caller {
-    stream: Option<TcpStream>,
-    addr: String,
-    key: String,
-    buffer: Vec<u8>,
+/// Callers with nothing to do, in turn; posts that nobody was free for; and what was seen so far.
+struct Crowd {
+    free: VecDeque<Caller>,
+    waiting: VecDeque<Instant>,
+    seen: Seen,
+    stubborn: bool,
 }
 
-impl Caller {
-    fn of(service: &Service) -> Self {
-        Self { stream: None, addr: service.api.clone(), key: service.key.clone(), buffer: Vec::new() }
-    }
+type Shared = Arc<Mutex<Crowd>>;
 
-    /// The status of the answer to one event. Each is of a match of its own: no two are the same news.
-    async fn post(&mut self, id: u64) -> std::io::Result<u16> {
-        let happened = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
-        let body = format!(
-            r#"{{"id":"evt-{id}","type":"goal","match_id":"{id}","occurred_at":"{happened}","subjects":["match:{id}"],"fields":{{"home":"A","away":"B","score":"1-0","minute":1,"player":"P"}}}}"#
-        );
-        let request = format!(
-            "POST /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
-            self.key,
-            body.len()
-        );
-        if self.stream.is_none() {
-            let stream = TcpStream::connect(&self.addr).await?;
-            stream.set_nodelay(true)?;
-            self.stream = Some(stream);
-        }
-        let stream = self.stream.as_mut().expect("just connected");
-        stream.write_all(request.as_bytes()).await?;
-        self.buffer.clear();
-        loop {
-            if stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-            if let Some(status) = whole(&self.buffer) {
-                return Ok(status);
-            }
-        }
-    }
-}
-
-/// The status, once head and body are there.
-fn whole(bytes: &[u8]) -> Option<u16> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
-    });
-    (body.len() >= length.unwrap_or(0)).then(|| head.get(9..12)?.parse().ok())?
-}
-
-/// The value that 99 in 100 do not exceed.
-pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
-    times.sort_unstable();
-    times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+fn look(crowd: &Shared) -> MutexGuard<'_, Crowd> {
+    crowd.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Posts one event, due at `due`, and again if its caller is stubborn. What is accepted in the end took from when it was
-/// due; a refusal, from when that post was made.
-async fn post(caller: &mut Caller, seen: &mut Seen, due: Instant, stubborn: bool) {
-    let mut from = due;
+/// due; a refusal, from when that post was.
+async fn post(crowd: &Shared, caller: &mut Caller, due: Instant) {
+    let (mut from, stubborn) = (due, look(crowd).stubborn);
     let id = IDS.fetch_add(1, Ordering::Relaxed);
     for _ in 0..if stubborn { 5 } else { 1 } {
-        match timeout(LONGEST, caller.post(id)).await {
-            Ok(Ok(200 | 202)) => return seen.accepted.push((id, due.elapsed())),
-            Ok(Ok(503)) => seen.refused.push(from.elapsed()),
+        let begun = Instant::now();
+        let answer = timeout(LONGEST, caller.post(id)).await;
+        let mut crowd = look(crowd);
+        match answer {
+            Ok(Ok(200 | 202)) => return crowd.seen.accepted.push((id, due.elapsed())),
+            Ok(Ok(503)) => {
+                crowd.seen.refused.push(from.elapsed());
+                crowd.seen.refused_after.push(begun.elapsed());
+            }
             _ => {
-                caller.stream = None;
-                seen.strange += 1;
+                caller.hang_up();
+                crowd.seen.strange += 1;
             }
         }
         from = Instant::now();
     }
 }
 
-/// Posts what is due, one after the other, until nothing is any more.
-async fn serve_due(mut caller: Caller, due: Arc<Mutex<mpsc::Receiver<Instant>>>, stubborn: bool) -> Seen {
-    let mut seen = Seen::default();
+/// A caller posts what is due, and then whatever nobody was free for.
+async fn serve(crowd: Shared, mut caller: Caller, mut due: Instant) {
+    look(&crowd).seen.late.push(due.elapsed());
     loop {
-        let Some(from) = due.lock().await.recv().await else { return seen };
-        post(&mut caller, &mut seen, from, stubborn).await;
+        post(&crowd, &mut caller, due).await;
+        let mut crowd = look(&crowd);
+        match crowd.waiting.pop_front() {
+            Some(next) => due = next,
+            None => return crowd.free.push_back(caller),
+        }
     }
 }
 
-/// Posts one event after the other.
-async fn serve_on(mut caller: Caller, until: Instant) -> Seen {
-    let mut seen = Seen::default();
-    while Instant::now() < until {
-        post(&mut caller, &mut seen, Instant::now(), false).await;
+/// Posts whatever is due, when it is due, until nothing is any more and every answer is there.
+async fn open(crowd: &Shared, rate: f64, offer: &Offer) {
+    let (sender, mut due) = mpsc::unbounded_channel();
+    let (lasts, stop) = (offer.lasts, offer.stop.clone());
+    let pacer = std::thread::spawn(move || say_what_is_due(&sender, rate, lasts, &stop));
+    let under_way = TaskTracker::new();
+    while let Some(due) = due.recv().await {
+        let free = look(crowd).free.pop_front();
+        match free {
+            Some(caller) => drop(under_way.spawn(serve(Arc::clone(crowd), caller, due))),
+            None => look(crowd).waiting.push_back(due),
+        }
     }
-    seen
+    under_way.close();
+    under_way.wait().await;
+    pacer.join().expect("the pacer does not panic");
+}
+
+/// In a thread of its own, which sleeps more finely than a runtime does.
+fn say_what_is_due(sender: &mpsc::UnboundedSender<Instant>, rate: f64, lasts: Duration, stop: &CancellationToken) {
+    let begun = Instant::now();
+    let mut said = 0_u64;
+    while begun.elapsed() < lasts && !stop.is_cancelled() {
+        let next = begun + Duration::from_secs_f64(said as f64 / rate);
+        let early = next.saturating_duration_since(Instant::now());
+        if early.is_zero() {
+            let _ = sender.send(next);
+            said += 1;
+        } else {
+            std::thread::sleep(early.max(LOOK_EVERY / 2).min(10 * LOOK_EVERY));
+        }
+    }
+}
+
+/// So many callers post one event after the other.
+async fn closed(crowd: &Shared, callers: usize, lasts: Duration) {
+    let (until, under_way) = (Instant::now() + lasts, TaskTracker::new());
+    for _ in 0..callers {
+        let free = look(crowd).free.pop_front();
+        let (Some(mut caller), crowd) = (free, Arc::clone(crowd)) else { break };
+        under_way.spawn(async move {
+            while Instant::now() < until {
+                post(&crowd, &mut caller, Instant::now()).await;
+            }
+        });
+    }
+    under_way.close();
+    under_way.wait().await;
 }
 
 /// Offers events as `offer` says, and tells what became of them.
-pub async fn offer(service: &Service, offer: Offer, name: impl Into<String>) -> Load {
-    let before = service.rss();
-    let (begun, probe) = (Instant::now(), tokio::spawn(health(service.ops.clone(), offer.clone())));
-    let callers: Vec<_> = match offer.rate {
-        Rate::Closed(callers) => {
-            (0..callers).map(|_| tokio::spawn(serve_on(Caller::of(service), begun + offer.lasts))).collect()
-        }
-        Rate::Open(rate) => {
-            let (sender, due) = mpsc::channel::<Instant>(1 << 20);
-            let due = Arc::new(Mutex::new(due));
-            let post = |_| tokio::spawn(serve_due(Caller::of(service), Arc::clone(&due), offer.stubborn));
-            let callers = (0..CALLERS).map(post).collect();
-            make_due(sender, rate, begun, &offer).await;
-            callers
-        }
-    };
-    let mut all = Seen::default();
-    for caller in callers {
-        let seen = caller.await.unwrap();
-        all.accepted.extend(seen.accepted);
-        all.refused.extend(seen.refused);
-        all.strange += seen.strange;
+pub async fn offer(target: &Target, offer: Offer, name: impl Into<String>) -> Load {
+    let before = rss(target.pid);
+    let free = (0..CALLERS).map(|_| Caller::new(&target.api, &target.key)).collect();
+    let (waiting, seen) = (VecDeque::new(), Seen::default());
+    let crowd = Arc::new(Mutex::new(Crowd { free, waiting, seen, stubborn: offer.stubborn }));
+    let (begun, probe) = (Instant::now(), tokio::spawn(health(target.ops.clone(), offer.clone())));
+    match offer.rate {
+        Rate::Closed(callers) => closed(&crowd, callers, offer.lasts).await,
+        Rate::Open(rate) => open(&crowd, rate, &offer).await,
     }
     let took = begun.elapsed().as_secs_f64();
-    let mut accepted: Vec<Duration> = all.accepted.iter().map(|(_, took)| *took).collect();
+    let seen = std::mem::take(&mut look(&crowd).seen);
+    let accepted: Vec<Duration> = seen.accepted.iter().map(|(_, took)| *took).collect();
     let good = accepted.iter().filter(|took| **took <= offer.in_time).count();
-    let sent = (accepted.len() + all.refused.len()) as f64 / took;
+    let sent = (accepted.len() + seen.refused.len()) as f64 / took;
     Load {
         name: name.into(),
         offered: if let Rate::Open(rate) = offer.rate { rate } else { sent },
         sent,
         accepted: accepted.len() as f64 / took,
         good: good as f64 / took,
-        accepted_p50: percentile(&mut accepted, 50),
-        accepted_p99: percentile(&mut accepted, 99),
-        refused_p50: percentile(&mut all.refused, 50),
-        refused_p99: percentile(&mut all.refused, 99),
-        strange: all.strange,
-        health: probe.await.unwrap(),
-        grown_kib: service.rss().saturating_sub(before),
-        ids: all.accepted.into_iter().map(|(id, _)| id).collect(),
+        accepted_in: Times::of(accepted),
+        refused_in: Times::of(seen.refused),
+        refused_after: Times::of(seen.refused_after),
+        begun_late: Times::of(seen.late),
+        strange: seen.strange,
+        health: probe.await.expect("the probe does not panic"),
+        grown_kib: rss(target.pid).saturating_sub(before),
+        ids: seen.accepted.into_iter().map(|(id, _)| id).collect(),
     }
 }
 
-async fn make_due(sender: mpsc::Sender<Instant>, rate: f64, begun: Instant, offer: &Offer) {
-    let mut made = 0_u64;
-    while begun.elapsed() < offer.lasts && !offer.stop.is_cancelled() {
-        while (made as f64) < begun.elapsed().as_secs_f64() * rate {
-            let _ = sender.try_send(begun + Duration::from_secs_f64(made as f64 / rate));
-            made += 1;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-/// The slowest of many answers of `/livez` and `/readyz`; for ever, when one was not "yes".
-async fn health(addr: String, during: Offer) -> Duration {
+/// The slowest of many answers of `/livez` and `/readyz`; for ever, when one was not "yes". No time, where there is no health.
+async fn health(addr: Option<String>, during: Offer) -> Duration {
     let (until, http) = (Instant::now() + during.lasts, reqwest::Client::new());
     let mut slowest = Duration::ZERO;
+    let Some(addr) = addr else { return slowest };
     for path in ["livez", "readyz"].into_iter().cycle() {
         if Instant::now() >= until || during.stop.is_cancelled() {
             break;
@@ -248,19 +254,16 @@ async fn health(addr: String, during: Offer) -> Duration {
 
 /// Prints one load.
 pub fn told(load: &Load) {
+    let Load { offered, sent, accepted, good, grown_kib, strange, .. } = load;
+    let times = |times: Times| format!("{:.1?} / {:.1?}", times.p50, times.p99);
     println!(
-        "{:<34} offered {:>6.0}/s  sent {:>6.0}/s  accepted {:>5.0}/s  in time {:>5.0}/s  p50 {:>7.1?}  p99 {:>7.1?}  refused p50 {:>7.1?} p99 {:>7.1?}  health {:>7.1?}  +{} KiB  strange {}",
+        "{:<34} offered {offered:>6.0}/s  sent {sent:>6.0}/s  accepted {accepted:>5.0}/s, in time {good:>5.0}/s, in {}  refused in {}, once written in {}  \
+         begun late by {}  health {:.1?}  +{grown_kib} KiB  strange {strange}",
         load.name,
-        load.offered,
-        load.sent,
-        load.accepted,
-        load.good,
-        load.accepted_p50,
-        load.accepted_p99,
-        load.refused_p50,
-        load.refused_p99,
+        times(load.accepted_in),
+        times(load.refused_in),
+        times(load.refused_after),
+        times(load.begun_late),
         load.health,
-        load.grown_kib,
-        load.strange
     );
 }

@@ -13,8 +13,13 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 #[allow(dead_code)]
+#[path = "../../tests/it/harness/own_postgres.rs"]
+pub mod own_postgres;
+#[allow(dead_code)]
 #[path = "../../tests/it/harness/postgres.rs"]
 pub mod postgres;
+
+use own_postgres::OwnPostgres;
 
 /// Connections for events: as many commits go on at once.
 pub const AT_ONCE: u32 = 8;
@@ -27,19 +32,30 @@ pub struct Wanted {
     pub places: u32,
 }
 
+/// What a load is offered to.
+pub struct Target {
+    pub api: String,
+    pub ops: Option<String>,
+    pub key: String,
+    pub pid: u32,
+}
+
 /// A service, and what it stands on.
 pub struct Service {
-    child: Child,
-    pub api: String,
-    pub ops: String,
-    pub key: String,
+    _child: Child,
+    pub target: Target,
     pub database: postgres::TestDatabase,
     _emulator: Emulator,
 }
 
+/// A PostgreSQL for this run, on the core of the generator where it is pinned: started from there.
+pub async fn postgres() -> OwnPostgres {
+    OwnPostgres::start(&["max_connections=100", "shared_buffers=512MB", "max_wal_size=4GB"]).await
+}
+
 impl Service {
-    pub async fn start(wanted: Wanted) -> Self {
-        let database = postgres::TestDatabase::create().await;
+    pub async fn start(wanted: Wanted, server: &OwnPostgres) -> Self {
+        let database = postgres::TestDatabase::create_on(server.url()).await;
         PostgresStore::connect(&database.url.clone().into(), 1).unwrap().migrate().await.unwrap();
         if !wanted.commit.is_zero() {
             let slow = format!(
@@ -81,14 +97,8 @@ impl Service {
         };
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let addr = |field: &str| said[field].as_str().unwrap().to_owned();
-        Self { child, api: addr("api"), ops: addr("ops"), key, database, _emulator: emulator }
-    }
-
-    /// Resident memory, KiB.
-    pub fn rss(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        let target = Target { api: addr("api"), ops: Some(addr("ops")), key, pid: child.id().unwrap() };
+        Self { _child: child, target, database, _emulator: emulator }
     }
 
     /// How many of `ids` the database does not have.
@@ -102,8 +112,15 @@ impl Service {
     }
 }
 
+/// Resident memory of a process, KiB.
+pub fn rss(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
 /// A command on one core, where that can be had.
-fn pinned(core: u32) -> Command {
+pub fn pinned(core: u32) -> Command {
     let there = std::process::Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
     let mut command = Command::new(if there { "taskset" } else { "env" });
     if there {

@@ -111,7 +111,7 @@ pub(super) async fn accept(
     }
 }
 
-fn parse(catalogue: &Catalogue, posted: EventRequest) -> Result<Event, Refusal> {
+pub(super) fn parse(catalogue: &Catalogue, posted: EventRequest) -> Result<Event, Refusal> {
     Ok(Event::parse(draft(posted), catalogue)?)
 }
 
@@ -156,7 +156,7 @@ fn measure_skew(api: &Api, ahead_ms: i64) {
     }
 }
 
-fn out_of_time(error: DeadlineError) -> Refusal {
+pub(super) fn out_of_time(error: DeadlineError) -> Refusal {
     match error {
         DeadlineError::TooLate { .. } => Refusal::new(Code::EventTooLate, error.to_string()),
         DeadlineError::Future { .. } => Refusal::field("/occurred_at", error.to_string()),

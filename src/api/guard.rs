@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::deadline::Deadline;
 use super::keys::{Key, Scope};
+use super::path::shown;
 use super::problem::{Cause, Code, Refusal};
 use super::whole::whole;
 use super::{Api, pools};
@@ -39,13 +40,13 @@ pub(super) async fn enter(State(api): State<Arc<Api>>, mut request: Request, nex
     let extensions = request.extensions_mut();
     extensions.insert(pass.clone());
     extensions.insert(deadline);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, path) = (request.method().clone(), request.uri().clone());
     let served = async move |pass: Pass| {
         let begun = Instant::now();
         let response = next.run(request).await;
         account(&api, &pass, &response, begun.elapsed());
         let (status, ms) = (response.status().as_u16(), arrived.elapsed().as_millis());
-        tracing::debug!(target: "fanfare::api", %method, path, status, ms, "request served");
+        tracing::debug!(target: "fanfare::api", %method, path = shown(path.path()), status, ms, "request served");
         response
     };
     let answer = whole(pass.clone(), served(pass)).await;

@@ -180,3 +180,6 @@ pub fn router(state: State) -> Front {
         .with_state(Arc::clone(&api));
     Front::new(api, router)
 }
+
+#[cfg(test)]
+mod tests;

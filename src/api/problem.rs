@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
+use super::path::shown;
 use crate::domain::event::FieldError;
 use crate::door::Reason;
 use crate::door::gate::retry_after_s;
@@ -276,7 +277,7 @@ impl IntoResponse for Refusal {
 }
 
 pub(super) async fn no_such_path(uri: Uri) -> Refusal {
-    let path: String = uri.path().chars().take(100).collect();
+    let path = shown(uri.path());
     Refusal::new(Code::NotFound, format!("nothing is served at {path}; the calls are listed in the README"))
 }
 

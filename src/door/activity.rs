@@ -1,9 +1,9 @@
 //! Owns the knowledge whether one connection is being used: requests in progress, since when there is none, since when
-//! the next one is being sent, and since when nothing is taken of what is answered.
+//! the next one is being sent, and whether what is answered is being taken.
 //! Must never know: what is asked for.
 //!
-//! To be in use costs a caller nothing: it asks for anything, and takes no byte of the answer. So an answer counts as long
-//! as something of it is taken, or nothing could be because we have not made it yet.
+//! To be in use costs a caller nothing: it asks for anything, and takes no byte of the answer, or one now and then. So an
+//! answer counts as long as it is taken at [`super::unread::LEAST_PER_S`], or cannot be because we have not made it yet.
 
 use std::future::Future;
 use std::io;
@@ -12,12 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Buf;
 use http::{Request, Version};
 use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 use tower::Service;
+
+use super::unread::Unread;
 
 /// What is going on on one connection.
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +29,8 @@ struct Use {
     now: u32,
     /// Those of them that wait for us: nothing is there to be taken.
     ours: u32,
-    /// Since when answers lie ready and nothing is taken of any. Neither another request nor one given up changes it.
-    unread: Option<Instant>,
+    /// How long answers lie ready and nothing is taken of any.
+    unread: Unread,
     /// Whether there ever was one.
     ever: bool,
     /// Since when `now` is 0, if it is.
@@ -58,8 +61,8 @@ pub(super) struct Activity(Arc<Mutex<Use>>);
 
 impl Activity {
     pub(super) fn new() -> Self {
-        let seen =
-            Use { now: 0, ours: 0, unread: None, ever: false, since: Instant::now(), header: None, frames: false };
+        let since = Instant::now();
+        let seen = Use { now: 0, ours: 0, unread: Unread::new(since), ever: false, since, header: None, frames: false };
         Self(Arc::new(Mutex::new(seen)))
     }
 
@@ -99,7 +102,7 @@ impl Activity {
         let mut seen = self.look();
         (seen.now, seen.ours, seen.ever, seen.header) = (seen.now + 1, seen.ours + 1, true, None);
         seen.frames = version == Version::HTTP_2;
-        Mark { activity: self.clone(), ours: true, handed: false, ended: false, frames: seen.frames }
+        Mark { activity: self.clone(), ours: true, handed: None, ended: false, frames: seen.frames }
     }
 
     fn bytes_came(&self) {
@@ -125,9 +128,14 @@ impl Use {
         Some(self.header.map_or(idle, |began| idle.min(began + patience.header)))
     }
 
-    /// Since when every request in progress is answered and nothing is taken.
+    /// Since when every request in progress is answered and nothing is taken; what is taken too slowly counts in part.
     fn stuck(&self) -> Option<Instant> {
-        self.unread.filter(|_| self.now > 0 && self.ours == 0)
+        self.unread.since().filter(|_| self.now > 0 && self.ours == 0)
+    }
+
+    /// A request changed hands.
+    fn changed(&mut self, now: Instant) {
+        self.unread.lies(self.now > self.ours, now);
     }
 }
 
@@ -181,8 +189,8 @@ struct Mark {
     activity: Activity,
     /// It waits for us.
     ours: bool,
-    /// A piece was handed to hyper, which asks for one more than there is room for: it is taken once hyper asks again.
-    handed: bool,
+    /// Bytes of the piece handed to hyper, which asks for one more than there is room for: they are taken once it asks again.
+    handed: Option<usize>,
     /// All of the answer was taken.
     ended: bool,
     /// HTTP/2.
@@ -194,13 +202,12 @@ impl Mark {
     fn answered(&mut self, ended: bool) {
         self.waits_for_us(false);
         self.ended = ended;
-        self.activity.look().unread.get_or_insert_with(Instant::now);
     }
 
     /// The next piece is asked for.
     fn asked(&mut self) {
-        if std::mem::take(&mut self.handed) {
-            self.activity.look().unread = Some(Instant::now());
+        if let Some(bytes) = self.handed.take() {
+            self.activity.look().unread.taken(bytes, Instant::now());
         }
     }
 
@@ -208,6 +215,7 @@ impl Mark {
         if self.ours != ours {
             let mut seen = self.activity.look();
             seen.ours = if ours { seen.ours + 1 } else { seen.ours - 1 };
+            seen.changed(Instant::now());
             self.ours = ours;
         }
     }
@@ -216,13 +224,14 @@ impl Mark {
 impl Drop for Mark {
     fn drop(&mut self) {
         self.waits_for_us(false);
+        // Over HTTP/2 an answer can be given up unread, and over HTTP/1 only with the connection.
+        if self.ended || !self.frames {
+            self.asked();
+        }
         let mut seen = self.activity.look();
         let now = Instant::now();
         (seen.now, seen.since) = (seen.now - 1, now);
-        // Over HTTP/2 an answer can be given up unread, and over HTTP/1 only with the connection.
-        if self.ended || !seen.frames {
-            seen.unread = Some(now).filter(|_| seen.now > 0);
-        }
+        seen.changed(now);
     }
 }
 
@@ -252,7 +261,10 @@ impl<B: Body + Unpin> Body for Sent<B> {
         self.mark.waits_for_us(frame.is_pending());
         match &frame {
             Poll::Pending => {}
-            Poll::Ready(Some(_)) => self.mark.handed = true,
+            Poll::Ready(Some(piece)) => {
+                let bytes = piece.as_ref().ok().and_then(Frame::data_ref).map_or(0, Buf::remaining);
+                self.mark.handed = Some(bytes);
+            }
             Poll::Ready(None) => self.mark.ended = true,
         }
         frame
@@ -261,7 +273,7 @@ impl<B: Body + Unpin> Body for Sent<B> {
     /// Over HTTP/2 the last piece is not called the last, so that hyper asks once more when it is taken: from an answer
     /// given up it could not be told.
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && !(self.mark.handed && self.mark.frames)
+        self.body.is_end_stream() && !(self.mark.handed.is_some() && self.mark.frames)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -296,10 +308,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::unread::LEAST_PER_S;
     use super::*;
     use bytes::Bytes;
     use futures_util::{Stream, poll};
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::{BodyExt, Full, StreamBody};
     use std::convert::Infallible;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
@@ -311,14 +324,13 @@ mod tests {
     fn in_pieces(
         activity: &Activity,
         after: Duration,
-    ) -> (mpsc::Sender<&'static str>, impl Service<Request<()>, Response = Response<Sent<Pieces>>, Error = Infallible>)
-    {
+    ) -> (mpsc::Sender<Piece>, impl Service<Request<()>, Response = Response<Sent<Pieces>>, Error = Infallible>) {
         let (sender, receiver) = mpsc::channel(1);
         let mut receiver = Some(receiver);
         let service = activity.watching(tower::service_fn(move |_: Request<()>| {
             let pieces = futures_util::stream::unfold(receiver.take().unwrap(), |mut pieces| async move {
                 let piece = pieces.recv().await?;
-                Some((Ok::<_, Infallible>(Frame::data(Bytes::from(piece))), pieces))
+                Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(piece))), pieces))
             });
             let body: Pieces = StreamBody::new(Box::pin(pieces));
             async move {
@@ -329,6 +341,7 @@ mod tests {
         (sender, service)
     }
 
+    type Piece = &'static [u8];
     type Pieces = StreamBody<Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>>;
 
     fn over(version: Version) -> Request<()> {
@@ -358,7 +371,7 @@ mod tests {
             let used = async {
                 let mut answer = service.call(over(version)).await.unwrap();
                 for wait in [29, 29, 29, 600] {
-                    sender.send("piece").await.unwrap();
+                    sender.send(&[b'x'; 29 * LEAST_PER_S as usize]).await.unwrap();
                     answer.frame().await.unwrap().unwrap();
                     if wait > 29 {
                         // All that there is was read: it is we who are slow.
@@ -395,6 +408,48 @@ mod tests {
         }
         assert_eq!(start.elapsed(), PATIENCE.unread);
         assert_eq!(activity.idle_since(PATIENCE.unread), Some(begun));
+    }
+
+    /// One small answer after the other, each taken just before patience with it would end; and how long that goes on.
+    async fn takes_now_and_then(bytes: &'static [u8], every: Duration) -> Duration {
+        let (activity, start) = (Activity::new(), Instant::now());
+        let answer = async |_| Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(bytes))));
+        let mut service = activity.watching(tower::service_fn(answer));
+        let asking = async {
+            while start.elapsed() < Duration::from_secs(3600) {
+                let mut answer = service.call(over(Version::HTTP_2)).await.unwrap();
+                answer.frame().await.unwrap().unwrap();
+                tokio::time::sleep(every).await;
+                assert!(answer.frame().await.is_none());
+            }
+        };
+        tokio::select! {
+            () = activity.idle(PATIENCE) => {}
+            () = asking => {}
+        }
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_is_idleness_and_a_kibibyte_a_second_is_not() {
+        let slow = takes_now_and_then(&[b'x'; 150], Duration::from_secs(29)).await;
+        assert!(PATIENCE.unread < slow && slow < PATIENCE.unread + Duration::from_secs(1), "{slow:?}");
+        let read = takes_now_and_then(&[b'x'; 29 * LEAST_PER_S as usize], Duration::from_secs(29)).await;
+        assert!(read >= Duration::from_secs(3600), "{read:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_that_is_used_up_comes_back_while_nothing_lies_ready() {
+        let (activity, start) = (Activity::new(), Instant::now());
+        let (_sender, mut service) = in_pieces(&activity, Duration::ZERO);
+        let unread = service.call(over(Version::HTTP_2)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        drop(unread);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let (_sender, mut service) = in_pieces(&activity, Duration::ZERO);
+        let _unread = service.call(over(Version::HTTP_2)).await.unwrap();
+        activity.idle(PATIENCE).await;
+        assert_eq!(start.elapsed(), Duration::from_secs(20 + 15 + 25), "5 s of it were left from before");
     }
 
     /// Over HTTP/2 bytes come that begin no request.

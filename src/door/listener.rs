@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use super::activity::{Activity, Patience};
+use super::activity::Patience;
 use super::seats::{Seat, Seats};
 use crate::metrics::Gauge;
 
@@ -29,6 +29,10 @@ const MAX_HEADER_BYTES: u32 = 32 * 1024;
 /// Streams of one HTTP/2 connection reset by their caller before we looked at them; one more ends the connection. Opening
 /// and resetting without end costs a caller nothing (CVE-2023-44487, "rapid reset").
 const MAX_RESET_STREAMS: usize = 20;
+
+/// Longest time a connection keeps its seat after it was told to leave it to somebody who waits: a round trip in a data
+/// centre, and what a peer that does not answer can cost those who wait.
+const LEAVE_WITHIN: Duration = Duration::from_millis(20);
 
 /// Limits of one listener.
 #[derive(Debug, Clone)]
@@ -42,8 +46,8 @@ pub struct Limits {
     /// Without a request after the first one. Longer than load balancers keep their side open (60 s is usual), so that it is
     /// them who close and no request meets a closing connection.
     pub keep_alive: Duration,
-    /// With answers of which nothing is taken: then the connection counts as idle and ends. An export that is read slowly
-    /// goes on, as long as something is taken in this time.
+    /// With answers of which nothing is taken: then the connection counts as idle and ends. What is taken slowly, under 1 KiB
+    /// a second, counts in part, so that an export that is read slowly goes on, and a byte now and then keeps no seat.
     pub unread: Duration,
     /// Longest wait for requests in progress at shutdown.
     pub grace: Duration,
@@ -85,18 +89,15 @@ where
     let cut = CancellationToken::new();
     let seats = Seats::new(limits.max_connections, limits.unread);
     while let Some((stream, seat)) = next(&listener, &seats, &shutdown).await {
-        let connection = attend(stream, seat.activity.clone(), service.clone(), limits.clone(), shutdown.clone());
         let (cut, connections) = (cut.clone(), limits.connections.clone());
         connections.inc();
+        let connection = attend(stream, seat, service.clone(), limits.clone(), shutdown.clone());
         open.spawn(async move {
             tokio::select! {
                 () = connection => {}
                 () = cut.cancelled() => {}
-                // It is idle, so there is nothing to be ended first, and somebody is waiting.
-                () = seat.go.cancelled() => {}
             }
             connections.dec();
-            drop(seat);
         });
     }
     drop(listener);
@@ -151,6 +152,12 @@ fn of_one_client(fault: &io::Error) -> bool {
     matches!(fault.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
+/// Ends when somebody has waited for this seat for as long as its caller may take to read our goodbye.
+async fn wanted(seat: &Seat) {
+    seat.go.cancelled().await;
+    tokio::time::sleep(LEAVE_WITHIN).await;
+}
+
 fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // hyper's timer runs between requests too, so here it is the longer of the two limits. The shorter one, and a client
@@ -168,7 +175,7 @@ fn protocols(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-async fn attend<S, B>(stream: TcpStream, activity: Activity, service: S, limits: Limits, shutdown: CancellationToken)
+async fn attend<S, B>(stream: TcpStream, seat: Seat, service: S, limits: Limits, shutdown: CancellationToken)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -178,14 +185,15 @@ where
     // Answers are small and whole: nothing is won by holding them back for more.
     let _ = stream.set_nodelay(true);
     let patience = Patience { header: limits.header, between: limits.keep_alive, unread: limits.unread };
-    let io = TokioIo::new(activity.reading(stream));
-    let service = TowerToHyperService::new(activity.watching(service));
+    let io = TokioIo::new(seat.activity.reading(stream));
+    let service = TowerToHyperService::new(seat.activity.watching(service));
     let builder = protocols(&limits);
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let ended = tokio::select! {
         end = connection.as_mut() => Some(end),
         () = shutdown.cancelled() => None,
-        () = activity.idle(patience) => None,
+        () = seat.activity.idle(patience) => None,
+        () = seat.go.cancelled() => None,
     };
     let end = match ended {
         Some(end) => end,
@@ -193,7 +201,10 @@ where
             connection.as_mut().graceful_shutdown();
             // At shutdown `serve` cuts earlier; an idle client gets this long to read our goodbye.
             let goodbye = if shutdown.is_cancelled() { limits.grace } else { limits.header };
-            tokio::time::timeout(goodbye, connection).await.unwrap_or(Ok(()))
+            tokio::select! {
+                end = tokio::time::timeout(goodbye, connection) => end.unwrap_or(Ok(())),
+                () = wanted(&seat) => Ok(()),
+            }
         }
     };
     if let Err(fault) = end {

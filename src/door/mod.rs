@@ -10,6 +10,7 @@ pub mod quota;
 mod seats;
 pub mod shedding;
 pub mod typical;
+mod unread;
 
 pub use cap::Cap;
 pub use gate::{Gate, Pass, Places, Pool};

@@ -2,7 +2,7 @@
 //! Must never know: what the room is for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,6 +26,8 @@ pub(super) struct Room {
     opened: Instant,
     /// When a place was taken or given back last, ms since `opened`.
     moved_ms: AtomicU64,
+    /// Whoever waited last got no place.
+    in_vain: AtomicBool,
 }
 
 /// One of those who wait, until it waits no more or its caller hangs up.
@@ -47,6 +49,7 @@ impl Room {
             typical: Typical::default(),
             opened: Instant::now(),
             moved_ms: AtomicU64::new(0),
+            in_vain: AtomicBool::new(false),
         }
     }
 
@@ -69,10 +72,14 @@ impl Room {
     }
 
     /// As many may wait as are served in half of [`LONGEST_WAIT`], so that whoever waits is served unless something goes
-    /// wrong; and one at any time, so that a place that becomes free has somebody to take it. Nobody, while nothing moves.
+    /// wrong; and one at any time, so that a place that becomes free has somebody to take it. When something went wrong, no
+    /// more than this one, until it is served; nobody, while nothing moves.
     pub(super) fn most_waiting(&self) -> usize {
         if self.stands_still() {
             return 0;
+        }
+        if self.in_vain.load(Ordering::Relaxed) {
+            return 1;
         }
         let p50 = usize::try_from(self.typical.p50().as_micros()).unwrap_or(usize::MAX);
         if p50 == 0 {
@@ -103,9 +110,8 @@ impl Room {
         let place = timeout(LONGEST_WAIT, Arc::clone(&self.places).acquire_owned()).await;
         let waited = arrived.elapsed();
         metrics.waited.observe(waited.as_secs_f64());
-        match place {
-            Ok(Ok(permit)) if waited <= LONGEST_WAIT => Ok(permit),
-            _ => Err(Reason::Waited),
-        }
+        let served = place.ok().and_then(Result::ok).filter(|_| waited <= LONGEST_WAIT);
+        self.in_vain.store(served.is_none(), Ordering::Relaxed);
+        served.ok_or(Reason::Waited)
     }
 }

@@ -120,6 +120,22 @@ async fn nobody_waits_while_nothing_moves() {
     assert!(poll!(Box::pin(gate.enter(Pool::Interactive))).is_pending(), "it moves again");
 }
 
+/// A database that answers late lets places go now and then, and no waiter lives to see it: the wait is of no use to anybody.
+#[tokio::test(start_paused = true)]
+async fn after_a_wait_in_vain_one_waits_until_it_is_served_and_then_many() {
+    let gate = gate(1, 0, 0, 0);
+    let inside = gate.enter(Pool::Interactive).await.unwrap();
+    let (first, second) = tokio::join!(gate.enter(Pool::Interactive), gate.enter(Pool::Interactive));
+    assert_eq!((first.unwrap_err(), second.unwrap_err()), (Reason::Waited, Reason::Waited));
+    let mut scout = Box::pin(gate.enter(Pool::Interactive));
+    assert!(poll!(&mut scout).is_pending());
+    assert_eq!(gate.enter(Pool::Interactive).await.unwrap_err(), Reason::Full, "one is enough to find out");
+    drop(inside);
+    let _inside = scout.await.unwrap();
+    let (mut one, mut other) = (Box::pin(gate.enter(Pool::Interactive)), Box::pin(gate.enter(Pool::Interactive)));
+    assert!(poll!(&mut one).is_pending() && poll!(&mut other).is_pending(), "it was served");
+}
+
 #[tokio::test]
 async fn bulk_borrows_what_is_idle_and_events_never_wait_for_it() {
     let gate = gate(2, 4, 1, 3);

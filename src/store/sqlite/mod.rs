@@ -29,18 +29,21 @@ mod writer;
 mod tests;
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::{SqliteConnection, SqlitePool};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::detached::detached;
 use super::{
-    Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView, FollowerPage,
-    FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay, Purge,
-    PutDevice, ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept, Waiting,
+    ACCEPT_WITHIN, Accepted, CancelReply, ClaimRequest, DevicePage, DeviceView, Explained, FanoutQuery, FanoutView,
+    FollowerPage, FreezeJob, FreezeReply, FreezeStep, FrozenPage, Heartbeat, ImportRow, Imported, NewFanout, NewReplay,
+    Purge, PutDevice, ReplayReply, ResumeReply, SettleReply, Store, StoreError, Swept, Waiting,
 };
 use super::{NewSweep, SweepBegun, SweepEnd};
 use crate::domain::batch::{ChunkAck, ClaimedChunk, Class, FanoutJob, FlushBatch};
@@ -57,6 +60,8 @@ use writer::Writer;
 pub struct SqliteStore {
     writer: Writer,
     readers: SqlitePool,
+    /// Turns of callers at the readers: one reader is always left to what this process does by itself.
+    turns: Arc<Semaphore>,
 }
 
 impl SqliteStore {
@@ -72,8 +77,30 @@ impl SqliteStore {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
     {
+        self.read_in_turn(None, work).await
+    }
+
+    /// The same for a caller, who is told so when its turn does not come `within` that time: however many ask, no read of
+    /// ours, a freeze's say, stands in line behind them.
+    async fn ask<T, F>(&self, within: Duration, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
+        let turn = timeout(within, Arc::clone(&self.turns).acquire_owned()).await.ok().and_then(Result::ok);
+        let busy = || StoreError::Unavailable("the readers were busy for too long".to_owned());
+        self.read_in_turn(Some(turn.ok_or_else(busy)?), work).await
+    }
+
+    async fn read_in_turn<T, F>(&self, turn: Option<OwnedSemaphorePermit>, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
         let readers = self.readers.clone();
         detached(async move {
+            // As long as the reader is, whatever becomes of the caller.
+            let _turn = turn;
             let read = async {
                 let mut snapshot = readers.begin().await?;
                 let answer = work(&mut snapshot).await;
@@ -123,7 +150,7 @@ impl Store for SqliteStore {
     }
 
     async fn seen(&self, id: EventId) -> Result<Option<(FanoutId, Vec<u8>)>, StoreError> {
-        self.read(move |c| accept::seen(c, id).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| accept::seen(c, id).boxed()).await
     }
 
     async fn take_freezes(
@@ -194,7 +221,7 @@ impl Store for SqliteStore {
     }
 
     async fn replay_named(&self, parent: FanoutId, request_id: String) -> Result<Option<FanoutId>, StoreError> {
-        self.read(move |c| replay::named(c, parent, request_id).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| replay::named(c, parent, request_id).boxed()).await
     }
 
     async fn replay(&self, boot: BootId, new: NewReplay) -> Result<ReplayReply, StoreError> {
@@ -225,11 +252,11 @@ impl Store for SqliteStore {
     }
 
     async fn fanout(&self, id: FanoutId) -> Result<Option<FanoutView>, StoreError> {
-        self.read(move |c| view::fanout(c, id).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| view::fanout(c, id).boxed()).await
     }
 
     async fn fanouts(&self, query: FanoutQuery) -> Result<Vec<FanoutView>, StoreError> {
-        self.read(move |c| view::fanouts(c, query).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| view::fanouts(c, query).boxed()).await
     }
 
     async fn open_since(&self) -> Result<(i64, Option<i64>), StoreError> {
@@ -241,7 +268,7 @@ impl Store for SqliteStore {
     }
 
     async fn explain(&self, id: FanoutId, device: DeviceId) -> Result<Option<Explained>, StoreError> {
-        self.read(move |c| explain::explain(c, id, device).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| explain::explain(c, id, device).boxed()).await
     }
 
     async fn backlog(&self) -> Result<Waiting, StoreError> {
@@ -272,7 +299,7 @@ impl Store for SqliteStore {
     }
 
     async fn sweep_end(&self, id: FanoutId) -> Result<Option<SweepEnd>, StoreError> {
-        self.read(move |c| sweep::end(c, id).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| sweep::end(c, id).boxed()).await
     }
 
     async fn put_device(&self, device: Device) -> Result<PutDevice, StoreError> {
@@ -280,7 +307,7 @@ impl Store for SqliteStore {
     }
 
     async fn device(&self, id: DeviceId) -> Result<Option<DeviceView>, StoreError> {
-        self.read(move |c| device::device(c, id).boxed()).await
+        self.ask(ACCEPT_WITHIN, move |c| device::device(c, id).boxed()).await
     }
 
     async fn delete_device(&self, id: DeviceId) -> Result<bool, StoreError> {
@@ -297,7 +324,7 @@ impl Store for SqliteStore {
     }
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
-        self.read(move |c| export::page(c, page).boxed()).await
+        self.ask(open::ACQUIRE_TIMEOUT, move |c| export::page(c, page).boxed()).await
     }
 
     async fn close(&self) {

@@ -3,12 +3,14 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqliteConnection, query_as};
+use tokio::sync::Semaphore;
 
 use super::fault::{Answer, Fault, newer};
 use super::writer::Writer;
@@ -17,10 +19,12 @@ use crate::store::StoreError;
 
 /// Connections that read. A read is short, and the API answers few at once.
 const READERS: u32 = 3;
+/// As many of them as callers may use at once.
+const FOR_CALLERS: usize = 2;
 /// Longest wait for another program that holds the file's write lock, a backup tool for instance.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a connection that reads: a caller is better answered 503 than kept.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The write-ahead log is cut back to this after a checkpoint.
 const WAL_KEPT_BYTES: &str = "134217728";
 /// Pages of the log after which it is written into the file: 128 MiB, what is kept of the log anyway. With SQLite's own
@@ -49,7 +53,7 @@ impl SqliteStore {
             .idle_timeout(None)
             .max_lifetime(None)
             .connect_lazy_with(options.create_if_missing(false).read_only(true));
-        Ok(Self { writer, readers })
+        Ok(Self { writer, readers, turns: Arc::new(Semaphore::new(FOR_CALLERS)) })
     }
 }
 

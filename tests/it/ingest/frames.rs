@@ -25,6 +25,7 @@ const END_HEADERS: u8 = 4;
 /// ENHANCE_YOUR_CALM.
 const CALM: u32 = 11;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 /// GET, http, /, and the authority x.
 const GET: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'x'];
@@ -165,6 +166,61 @@ async fn answers_without_a_window_keep_no_seat() {
         for gone in stuck {
             gone.await;
         }
+    })
+    .await;
+}
+
+/// An answer stays unread, and others are taken, a few hundred bytes now and then: so little keeps nobody out.
+#[tokio::test]
+async fn a_small_answer_taken_now_and_then_keeps_no_seat() {
+    const TINY: [u8; 6] = [0, 4, 0, 0, 0, 0];
+    for_each_store(async |store| {
+        let limits = door::Limits { max_connections: 1, unread: Duration::from_secs(2), ..Default::default() };
+        let service = Service::start_with(&store, |_| (), limits).await;
+        let mut stream = service.raw().await;
+        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &TINY)].concat()).await.unwrap();
+        let (mut reader, mut writer) = stream.into_split();
+        let asking = tokio::spawn(async move {
+            let unread = frame(HEADERS, END_HEADERS | END_STREAM, 1, GET);
+            let _ = writer.write_all(&unread).await;
+            for more in (3..).step_by(2) {
+                let asked = frame(HEADERS, END_HEADERS | END_STREAM, more, GET);
+                let room = 4_096_u32.to_be_bytes();
+                let window = frame(WINDOW_UPDATE, 0, more, &room);
+                if writer.write_all(&asked).await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(800)).await;
+                let _ = writer.write_all(&window).await;
+            }
+        });
+        let mut said = Vec::new();
+        while !frames(&said).iter().any(|(kind, _)| *kind == DATA) {
+            timeout(SOON, reader.read_buf(&mut said)).await.unwrap().unwrap();
+        }
+        timeout(SOON, service.accept("evt-1")).await.expect("a newcomer takes the seat");
+        let _ = timeout(SOON, reader.read_to_end(&mut said)).await.expect("it must go");
+        asking.abort();
+    })
+    .await;
+}
+
+/// Nothing is asked for, and pings are answered: a newcomer takes the seat, and who had it is told.
+#[tokio::test]
+async fn whoever_has_to_go_is_told_goodbye_first() {
+    for_each_store(async |store| {
+        let limits = door::Limits { max_connections: 1, ..Default::default() };
+        let service = Service::start_with(&store, |_| (), limits).await;
+        let mut idle = service.raw().await;
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, GET);
+        idle.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &request].concat()).await.unwrap();
+        let mut said = Vec::new();
+        while !frames(&said).iter().any(|(kind, _)| *kind == DATA) {
+            timeout(SOON, idle.read_buf(&mut said)).await.unwrap().unwrap();
+        }
+        timeout(SOON, service.accept("evt-1")).await.expect("a newcomer takes the seat");
+        let _ = timeout(SOON, idle.read_to_end(&mut said)).await.expect("it must go");
+        assert_eq!(goodbye(&said), Some(0), "{:?}", frames(&said));
     })
     .await;
 }

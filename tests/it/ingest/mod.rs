@@ -3,6 +3,7 @@
 
 mod crowds;
 mod frames;
+mod lines;
 mod shares;
 
 use std::collections::BTreeMap;
@@ -120,6 +121,44 @@ async fn a_refused_request_gives_up_its_connection_unless_its_body_has_come() {
         timeout(SOON, feeding).await.expect("nobody reads an endless body that was refused");
         assert!(written < 64 << 20, "{written} bytes were taken");
         assert_eq!(service.get("/v1/ceiling").await.status(), 200);
+    })
+    .await;
+}
+
+/// Bytes that are no text, in a body, a path and headers.
+#[tokio::test]
+async fn bytes_that_are_no_text_are_refused_by_name() {
+    for_each_store(async |store| {
+        let service = Service::start(&store).await;
+        for (n, wrong) in [&b"\xff"[..], b"\xc3\x28", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\xaf", b"\xe2\x82"]
+            .into_iter()
+            .enumerate()
+        {
+            let event = goal_with("/fields/player", json!("here")).to_string();
+            let (before, after) = event.split_once("here").unwrap();
+            let body = [before.as_bytes(), wrong, after.as_bytes()].concat();
+            let head = service.post_head(&format!("Content-Length: {}\r\nConnection: close", body.len()));
+            let mut stream = service.raw().await;
+            stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+            let answer = timeout(SOON, until_closed(stream)).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"bad_json\""), "{n}: {answer}");
+        }
+        let key = service.key("all");
+        let (known, end) = (format!("Host: x\r\nAuthorization: Bearer {key}\r\n"), "Connection: close\r\n\r\n");
+        for (line, headers, status) in [
+            (&b"GET /v1/fanouts/%ff HTTP/1.1\r\n"[..], known.as_bytes(), "400"),
+            (b"GET /v1/devices/%c0%af HTTP/1.1\r\n", known.as_bytes(), "400"),
+            (b"GET /v1/ceiling HTTP/1.1\r\n", b"Host: x\r\nAuthorization: Bearer \xff\r\n", "401"),
+            (b"GET /v1/ceiling HTTP/1.1\r\n", &[known.as_bytes(), b"X-Request-Timeout-Ms: \xff\r\n"].concat(), "400"),
+            (b"GET /v1/ceiling HTTP/1.1\r\n", &[known.as_bytes(), b"X-Request-Id: \xff\r\n"].concat(), "200"),
+        ] {
+            let mut stream = service.raw().await;
+            stream.write_all(&[line, headers, end.as_bytes()].concat()).await.unwrap();
+            let answer = timeout(SOON, until_closed(stream)).await.unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{line:?}: {answer}");
+            assert!(!answer.contains('\u{fffd}'), "what was sent is not shown: {answer}");
+        }
+        assert_eq!(store.backlog().await.unwrap().fanouts(), 0);
     })
     .await;
 }

@@ -58,6 +58,49 @@ async fn whose_turn_does_not_come_in_time_hears_so_while_the_lock_is_held_and_no
     assert!(matches!(store.accept(BootId::fresh(), goal("evt-1")).await.unwrap(), Accepted::New(_)));
 }
 
+/// They would take the room in a commit of those who still wait.
+#[tokio::test]
+async fn events_whose_callers_gave_up_before_their_turn_are_not_even_tried() {
+    let (_directory, store) = fresh().await;
+    let store = Arc::new(store);
+    let gate = hold(&store).await;
+    let before = store.write_counts();
+    let soon = Instant::now() + Duration::from_millis(20);
+    let late = (0..200).map(|n| store.accept_by(BootId::fresh(), goal(&format!("evt-{n}")), soon));
+    for told in futures_util::future::join_all(late).await {
+        assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    }
+    let next = queued(&store, |c| correct::accept(c, BootId::fresh(), goal("evt-0")).boxed()).await;
+    gate.send(()).unwrap();
+    assert!(matches!(next.await.unwrap().unwrap(), Accepted::New(_)));
+    let after = store.write_counts();
+    assert_eq!((after.jobs - before.jobs, after.commits - before.commits), (2, 2), "what was held, and the next one");
+}
+
+#[tokio::test]
+async fn however_many_ask_they_are_told_in_time_and_a_reader_is_left_for_us() {
+    let (_directory, store) = fresh().await;
+    let store = Arc::new(store);
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let slow = (0..80).map(|_| {
+        let mut gone = gone.clone();
+        store.ask(ACCEPT_WITHIN, move |_| async move { Ok(gone.wait_for(|go| *go).await.is_ok()) }.boxed())
+    });
+    let asking = futures_util::future::join_all(slow);
+    let ours = async {
+        while store.turns.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let told = store.fanouts(FanoutQuery { limit: 9, ..FanoutQuery::default() }).await;
+        assert!(matches!(&told, Err(StoreError::Unavailable(text)) if text.contains("readers")), "{told:?}");
+        assert_eq!(store.backlog().await.unwrap().fanouts(), 0, "this is asked for by nobody");
+        go.send(true).unwrap();
+    };
+    let (answers, ()) = tokio::join!(asking, ours);
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+    assert_eq!(store.fanouts(FanoutQuery { limit: 9, ..FanoutQuery::default() }).await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn a_caller_who_gives_up_does_not_cancel_its_job() {
     let (_directory, store) = fresh().await;
