@@ -11,6 +11,7 @@ mod ids;
 pub mod key;
 pub mod migrate;
 pub mod openapi;
+pub mod plan;
 pub mod send;
 pub mod serve;
 pub mod sweep;
@@ -158,6 +159,9 @@ enum Command {
     /// Find dead devices without sending anything: a running service asks FCM with validate_only.
     #[command(after_help = sweep::EXAMPLES)]
     Sweep(sweep::SweepArgs),
+    /// Work out capacity before it is needed: limiters, fan-outs, a season. Needs no service.
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -221,6 +225,7 @@ impl Cli {
             Command::Fanout(command) => fanout::run(command).await,
             Command::Devices(command) => devices::run(command).await,
             Command::Sweep(args) => sweep::run(args).await,
+            Command::Plan(command) => plan::run(&command),
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }
