@@ -64,6 +64,11 @@ pub(super) fn given(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// The same for a time.
+pub(super) fn given_time(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{} ms", given(1_000.0 * seconds)) } else { format!("{} s", given(seconds)) }
+}
+
 /// A time in the unit that fits it.
 pub(super) fn time(seconds: f64) -> String {
     match seconds {
@@ -115,6 +120,7 @@ mod tests {
             (digits(0.012_345, 2), given(132.644_999_999_99), given(1.0)),
             ("0.012".into(), "132.645".into(), "1".into())
         );
+        assert_eq!([0.091, 15.4].map(given_time), ["91 ms", "15.4 s"]);
         assert_eq!([0.0, 0.0125, 17.77, 900.0].map(time), ["0 s", "12.50 ms", "17.77 s", "15.00 min"]);
     }
 }

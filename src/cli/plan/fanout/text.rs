@@ -3,10 +3,10 @@
 
 use super::{Answer, Both};
 use crate::capacity::course::{Brake, Courses};
-use crate::capacity::fanout::{Duration, Fanout, little};
+use crate::capacity::fanout::{Fanout, little};
 use crate::capacity::quota::{Goal, Reach, Shape};
 use crate::cli::plan::table::{row, table};
-use crate::cli::plan::unit::{figure, given, time};
+use crate::cli::plan::unit::{figure, given, given_time, time};
 
 pub(super) fn text(answer: &Answer) -> String {
     let question = &answer.question;
@@ -39,7 +39,7 @@ pub(super) fn text(answer: &Answer) -> String {
 /// Little's law with the numbers given.
 fn law(answer: &Answer) -> String {
     let Fanout { recipients, slots, instances, latency, connections, streams, ceiling_per_s, .. } = answer.question;
-    let mean = time(latency.mean_s);
+    let mean = given_time(latency.mean_s);
     let all = slots * instances;
     let of = if instances > 1 { format!(" ({slots} at each of {instances} instances)") } else { String::new() };
     format!(
@@ -57,33 +57,41 @@ fn per_s(value: f64) -> String {
 }
 
 fn figures(answer: &Answer) -> Vec<Vec<String>> {
-    let (strict, lent) = (&answer.strict, &answer.lent);
-    let name = format!("{} lent", answer.question.lent);
-    let cells = |name: &str, of: &dyn Fn(&Both) -> (String, String)| {
-        let ((a, b), (c, d)) = (of(strict), of(lent));
-        row(&[name, &a, &b, &c, &d])
+    let stalls = answer.lent.formula.stalls;
+    let lent = format!("{} lent: formula", answer.question.lent);
+    if stalls == 0.0 {
+        // Nothing to lend for: both would say the same.
+        let head = row(&["", "formula", "simulated"]);
+        return [head].into_iter().chain(lines(&answer.lent, stalls).into_iter().map(Vec::from)).collect();
+    }
+    let head = row(&["", "strict: formula", "simulated", &lent, "simulated"]);
+    let both = lines(&answer.strict, stalls).into_iter().zip(lines(&answer.lent, stalls));
+    let beside = both.map(|([name, a, b], [_, c, d])| vec![name, a, b, c, d]);
+    [head].into_iter().chain(beside).collect()
+}
+
+/// Name, formula and simulation of each figure.
+fn lines(both: &Both, stalls: f64) -> Vec<[String; 3]> {
+    let (said, seen) = (&both.formula, &both.simulation);
+    let line = |name: &str, formula: Option<f64>, seen: Option<f64>| {
+        [name.to_owned(), formula.map(time).unwrap_or_default(), seen.map(time).unwrap_or_default()]
     };
-    let formula = |of: fn(&Duration) -> f64, seen: fn(&Courses) -> f64| {
-        move |both: &Both| (time(of(&both.formula)), time(seen(&both.simulation)))
-    };
-    let seen = |of: fn(&Courses) -> f64| move |both: &Both| (String::new(), time(of(&both.simulation)));
-    let stalls = lent.formula.stalls;
-    let typical =
-        format!("  with {:.0} to {:.0} stalls (the mean is {})", stalls.floor(), stalls.ceil(), figure(stalls));
-    vec![
-        row(&["", "strict: formula", "simulated", &format!("{name}: formula"), "simulated"]),
-        cells("the end, mean", &formula(|said| said.mean_s, |seen| seen.mean_s.value)),
-        cells(&typical, &|both| {
-            let time = |seconds: Option<f64>| seconds.map(time).unwrap_or_default();
-            (time(both.formula.typical_s), time(both.simulation.typical_s))
-        }),
-        cells("  of 20 fan-outs 18 end between", &seen(|seen| seen.from_5_to_95_s.0)),
-        cells("  and", &seen(|seen| seen.from_5_to_95_s.1)),
-        cells("  of 100 fan-outs 99 have ended after", &seen(|seen| seen.p99_s)),
-        cells("  without stalls", &|both| (time(both.formula.calm_s), String::new())),
-        cells("all who met no stall are done", &seen(|seen| seen.others_s)),
-        cells("99 % of the recipients are done", &formula(|said| said.p99_recipient_s, |seen| seen.p99_recipient_s)),
-    ]
+    let mut lines = vec![line("the end, mean", Some(said.mean_s), Some(seen.mean_s.value))];
+    if stalls > 0.0 {
+        if said.typical_s.is_some() {
+            let few_many = format!("  with {:.0} to {:.0} stalls", stalls.floor(), stalls.ceil());
+            lines.push(line(&few_many, said.typical_s, seen.typical_s));
+        }
+        lines.push(line("  without stalls", Some(said.calm_s), None));
+    }
+    lines.push(line("  of 20 fan-outs 18 end between", None, Some(seen.from_5_to_95_s.0)));
+    lines.push(line("  and", None, Some(seen.from_5_to_95_s.1)));
+    lines.push(line("  of 100 fan-outs 99 have ended after", None, Some(seen.p99_s)));
+    if stalls > 0.0 {
+        lines.push(line("all who met no stall are done", None, Some(seen.others_s)));
+    }
+    lines.push(line("99 % of the recipients are done", Some(said.p99_recipient_s), Some(seen.p99_recipient_s)));
+    lines
 }
 
 fn brakes(courses: &Courses) -> Vec<Vec<String>> {

@@ -95,6 +95,8 @@ struct Needed {
     quota_is_enough: bool,
     instances: u64,
     slots_each: u64,
+    /// The type that would be missed first at a lower rate.
+    decided_by: String,
     /// What becomes of each type at that rate.
     at_rate: Vec<Fate>,
 }
@@ -160,8 +162,10 @@ fn needed(args: &SeasonArgs, rush: &Rush<'_>, rate: f64) -> Needed {
     let least = shape(rate_per_s, args.quota);
     let instances = (rate_per_s / args.instance_rate).ceil().max(1.0);
     let slots = (SLACK * rate_per_s / instances * args.latency).ceil();
+    let worst = rush.at(0.95 * rate).into_iter().max_by(|a, b| a.missed.value.total_cmp(&b.missed.value));
     Needed {
         rate_per_s,
+        decided_by: worst.map(|fate| fate.name).unwrap_or_default(),
         quota_per_minute: args.quota.max(least.most_per_min.ceil() as u64),
         quota_is_enough: least.fits,
         instances: instances as u64,

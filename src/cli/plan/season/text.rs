@@ -21,7 +21,7 @@ pub(super) fn text(answer: &Answer) -> String {
     );
     if let Some(peak) = peak(&answer.hours) {
         text.push_str(&format!(
-            "The busiest minute is {}: {:.0} requests/s on average over it.\n\n{}",
+            "The busiest minute is {}: {:.0} requests/s, averaged over it and over all courses of events; one goal asks for all of\nits recipients at once.\n\n{}",
             clock(peak.peak_minute_s),
             peak.peak_minute_per_s,
             table(&day(&answer.hours, peak))
@@ -38,9 +38,11 @@ pub(super) fn text(answer: &Answer) -> String {
             let quota: Shape = shape(needed.rate_per_s, needed.quota_per_minute);
             let enough = if needed.quota_is_enough { "which there is" } else { "MORE than there is: ask Google" };
             text.push_str(&format!(
-                "For at most {percent} % of any type missed: {} requests/s, {:.0} in the worst minute of a quota of {}, {enough};\n{} \
-                 instance(s) with {} slots each. The settings, for `fanfare config check --config FILE`:\n\n{patch}",
+                "For at most {percent} % of any type missed: {} requests/s; it is {} that decides. The worst minute has {:.0}\nof a \
+                 quota of {}, {enough}. {} instance(s) with {} slots each.\nThe settings, for `fanfare config check --config \
+                 FILE`:\n\n{patch}",
                 given(needed.rate_per_s),
+                needed.decided_by,
                 quota.most_per_min,
                 quota.quota_per_min,
                 needed.instances,
