@@ -159,6 +159,8 @@ struct Field<'a> {
     every: f64,
     burst: f64,
     next_grant: f64,
+    /// Whether the time of the next grant is among the events already.
+    awaited: bool,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     attempts: Vec<Attempt>,
     flying: usize,
@@ -215,6 +217,7 @@ impl<'a> Field<'a> {
             every: 1e9 / fanout.ceiling_per_s,
             burst: ceiling.burst() - 1.0,
             next_grant: 0.0,
+            awaited: false,
             events: BinaryHeap::new(),
             attempts: Vec::new(),
             flying: 0,
@@ -227,7 +230,7 @@ impl<'a> Field<'a> {
     /// Takes the event in.
     fn happens(&mut self, event: Event) {
         match event {
-            Event::Grant => {}
+            Event::Grant => self.awaited = false,
             Event::Landed(i) => {
                 let attempt = self.attempts[i];
                 self.flying -= 1;
@@ -275,7 +278,10 @@ impl<'a> Field<'a> {
             }
             let due = self.next_grant.max(now as f64 - self.burst * self.every);
             if due > now as f64 {
-                self.events.push(Reverse((due.ceil() as u64, Event::Grant)));
+                if !self.awaited {
+                    self.awaited = true;
+                    self.events.push(Reverse((due.ceil() as u64, Event::Grant)));
+                }
                 return Brake::Ceiling;
             }
             self.next_grant = due + self.every;

@@ -84,13 +84,13 @@ fn draw(svg: &mut String, top: f64, panel: &Panel, (axis, places): (&str, &[Stri
     }
 }
 
-/// The next of 1, 2, 4, 8, 10 times a power of ten, so that quarters of it are short.
+/// The next of 1, 2, 3, 4, 5, 6, 8, 10 times a power of ten, so that quarters of it are short.
 fn round_up(most: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;
     }
     let unit = 10.0_f64.powf(most.log10().floor());
-    [1.0, 2.0, 4.0, 8.0, 10.0].into_iter().map(|n| n * unit).find(|n| *n >= most).unwrap_or(most)
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0].into_iter().map(|n| n * unit).find(|n| *n >= most).unwrap_or(most)
 }
 
 fn short(value: f64) -> String {
@@ -136,6 +136,6 @@ mod tests {
     #[test]
     fn the_scale_ends_at_a_round_number() {
         let ends = [0.0, 0.03, 1.0, 9.61, 45.0, 1_700.0].map(round_up);
-        assert_eq!(ends.map(short), ["1", "0.04", "1", "10", "80", "2000"]);
+        assert_eq!(ends.map(short), ["1", "0.03", "1", "10", "50", "2000"]);
     }
 }

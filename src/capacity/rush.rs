@@ -60,7 +60,7 @@ impl<'a> Rush<'a> {
     /// The least rate at which no kind misses more than this share, to 1 %; `None` when no rate does.
     #[must_use]
     pub fn needed(&self, missed: f64) -> Option<f64> {
-        let enough = |per_s: f64| self.at(per_s).iter().all(|fate| fate.missed.value <= missed);
+        let enough = |per_s: f64| self.is_enough(per_s, missed);
         let mut high = 1.0;
         while !enough(high) {
             high *= 2.0;
@@ -74,6 +74,23 @@ impl<'a> Rush<'a> {
             if enough(middle) { high = middle } else { low = middle }
         }
         Some(high)
+    }
+
+    /// Whether no kind misses more than this share; given up at the first course that is too much for all of them.
+    fn is_enough(&self, per_s: f64, missed: f64) -> bool {
+        let mut may_miss = vec![0.0; self.kinds.len()];
+        for event in self.courses.iter().flatten() {
+            may_miss[event.kind] += missed * event.recipients as f64;
+        }
+        let mut within = |course: &Vec<Event>| {
+            let shares = send(course, self.kinds, per_s);
+            may_miss.iter_mut().zip(shares).all(|(left, share)| {
+                *left -= share.1;
+                // What is left of sums of this size by rounding is nobody.
+                *left >= -1e-3
+            })
+        };
+        self.courses.iter().all(&mut within)
     }
 }
 
@@ -195,6 +212,10 @@ mod tests {
         assert!(rush.needed(0.5).unwrap() < needed);
         let never = [event(0.0, 1, 30_000_000)];
         assert_eq!(Rush::new(&kinds, || never.to_vec()).needed(0.0), None);
+        for (per_s, missed) in [(6_200.0, 0.0), (5_900.0, 0.0), (3_000.0, 0.5), (1_000.0, 0.01), (1_000.0, 1.0)] {
+            let all = rush.at(per_s).iter().all(|fate| fate.missed.value <= missed + 1e-9);
+            assert_eq!(rush.is_enough(per_s, missed), all, "{per_s}/s, {missed}");
+        }
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use crate::config::Ceiling;
 const CHUNK: f64 = 500.0;
 
 /// Numbers of limiters shown when nobody names them.
-const SHOWN: [u64; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 16, 32];
+const SHOWN: [u64; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
 
 /// Requests drawn to see how long they wait.
 const DRAWN: usize = 200_000;

@@ -78,7 +78,7 @@ fn a_limiter_as_json_has_every_figure_and_the_same_one_each_time() {
     assert_eq!((&first["verdict"], &first["simulation"][1]["again"]), (&"agrees".into(), &"random".into()));
     let ns: Vec<u64> =
         first["split"].as_array().unwrap().iter().map(|cost| cost["limiters"].as_u64().unwrap()).collect();
-    assert_eq!(ns, [1, 2, 3, 4, 5, 6, 8, 10, 16, 32]);
+    assert_eq!(ns, [1, 2, 3, 4, 5, 6, 8, 10, 12, 16]);
 }
 
 #[test]

@@ -44,9 +44,10 @@ fn law(answer: &Answer) -> String {
     let of = if instances > 1 { format!(" ({slots} at each of {instances} instances)") } else { String::new() };
     format!(
         "{recipients} recipients. Little's law: {all} slots{of} at {mean} are {}/s, not {all}.\n{connections} connection{} x \
-         {streams} streams carry {}/s; the ceiling lets {}/s pass.",
+         {streams} streams{} carry {}/s; the ceiling lets {}/s pass.",
         per_s(little(all as f64, latency.mean_s)),
-        if connections * instances == 1 { "" } else { "s" },
+        if connections == 1 { "" } else { "s" },
+        if instances > 1 { " at each" } else { "" },
         per_s(answer.lent.formula.streams_per_s),
         given(ceiling_per_s),
     )

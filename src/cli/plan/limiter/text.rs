@@ -99,6 +99,7 @@ fn notes(answer: &Answer) -> String {
 }
 
 const SPLIT_NOTE: &str = "\
+Each limiter lets whole requests pass, so that n which does not divide the limit loses the rest of it.
 A limiter refuses. Fanfare's ceiling makes requests wait: in the `split` mode each of n instances has 1/n of the rate
 (and a burst of 10 ms of it, at least 1). Nobody is refused, but each waits n times as long, and what one instance sends
 alone, a chunk of up to 500 recipients, takes n times as long. With Redis (`shared`) it is the row n = 1 for any n.
@@ -136,7 +137,7 @@ pub(super) fn plot(answer: &Answer) -> String {
         name: name.to_owned(),
         values: answer.split.iter().map(of).collect(),
     };
-    let what = format!("{}/s against {limit} per {} s, {retries} retries", given(rate_per_s), given(window_s));
+    let what = format!("{}/s against {limit} per {} s, retries: {retries}", given(rate_per_s), given(window_s));
     let refusals = Panel {
         title: format!("Refusals per second: {what}"),
         lines: vec![
