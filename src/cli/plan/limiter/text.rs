@@ -14,8 +14,12 @@ pub(super) fn text(answer: &Answer) -> String {
     if let Some(observed) = &answer.observed {
         let times = observed
             .times_predicted
-            .map_or("none are predicted".to_owned(), |times| format!("{} times what is predicted", figure(times)));
-        text.push_str(&format!("observed: {}/s refused, {times}\n\n", figure(observed.refused_per_s)));
+            .map_or("none by the formula".to_owned(), |times| format!("{} times the formula's", figure(times)));
+        let random = match answer.question.retries {
+            0 => String::new(),
+            _ => format!("; {} with retries to a random limiter", shown(answer.simulation[1].refused_per_s)),
+        };
+        text.push_str(&format!("observed: {}/s refused, {times}{random}\n\n", figure(observed.refused_per_s)));
     }
     text.push_str(&notes(answer));
     text.push_str(&format!("\nWhat splitting this limit over n costs, at this rate\n\n{}", table(&splits(answer))));

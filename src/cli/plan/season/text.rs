@@ -21,7 +21,7 @@ pub(super) fn text(answer: &Answer) -> String {
     );
     if let Some(peak) = peak(&answer.hours) {
         text.push_str(&format!(
-            "The busiest minute is {}: {:.0} requests/s, averaged over it and over all courses of events; one goal asks for all of\nits recipients at once.\n\n{}",
+            "The busiest minute is {}: {:.0} requests/s, averaged over it and over all courses of events;\none goal asks for all of its recipients at once.\n\n{}",
             clock(peak.peak_minute_s),
             peak.peak_minute_per_s,
             table(&day(&answer.hours, peak))
