@@ -9,7 +9,7 @@
 //! 3. [`ceiling`] gives the grants, [`fcm`] makes the attempt and says what the answer means, [`breaker`] is the gate.
 //! 4. [`ledger`] flushes outcomes, settles the tally and writes the line.
 //!
-//! [`inspect`] answers why a device got nothing.
+//! [`inspect`] answers why a device got nothing, [`capacity`] what a Saturday will need.
 //!
 //! [`domain`] holds what all of them mean by their words, [`wire`] the JSON of the API, [`emulator`] a stand-in for
 //! FCM that shares no code with the rest. [`app`] wires everything; `main.rs` is the door to [`cli`].
@@ -20,6 +20,7 @@
 pub mod api;
 pub mod app;
 pub mod breaker;
+pub mod capacity;
 pub mod ceiling;
 pub mod cli;
 pub mod client;

@@ -11,6 +11,7 @@ mod ids;
 pub mod key;
 pub mod migrate;
 pub mod openapi;
+pub mod plan;
 pub mod send;
 pub mod serve;
 pub mod stats;
@@ -162,6 +163,9 @@ enum Command {
     /// Show what a running service accepted in a window of time, and what became of it.
     #[command(after_help = stats::EXAMPLES)]
     Stats(stats::StatsArgs),
+    /// Work out capacity before it is needed: limiters, fan-outs, a season. Needs no service.
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -226,6 +230,7 @@ impl Cli {
             Command::Devices(command) => devices::run(command).await,
             Command::Sweep(args) => sweep::run(args).await,
             Command::Stats(args) => stats::run(args).await,
+            Command::Plan(command) => plan::run(&command),
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }

@@ -42,6 +42,7 @@ async fn help_names_every_command_and_every_default() {
         "fanout",
         "devices",
         "key",
+        "plan",
         "healthcheck",
         "config",
         "openapi",

@@ -36,6 +36,7 @@ mod packaging;
 #[cfg(feature = "mutants")]
 mod panics;
 mod payload;
+mod plan;
 mod pruning;
 mod refused;
 mod retention;
