@@ -13,6 +13,7 @@ pub mod migrate;
 pub mod openapi;
 pub mod send;
 pub mod serve;
+pub mod soak;
 pub mod sweep;
 pub mod target;
 
@@ -158,6 +159,9 @@ enum Command {
     /// Find dead devices without sending anything: a running service asks FCM with validate_only.
     #[command(after_help = sweep::EXAMPLES)]
     Sweep(sweep::SweepArgs),
+    /// Play a realistic day with faults on purpose against instances of its own, and judge every promise.
+    #[command(after_help = soak::EXAMPLES)]
+    Soak(soak::SoakArgs),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -221,6 +225,7 @@ impl Cli {
             Command::Fanout(command) => fanout::run(command).await,
             Command::Devices(command) => devices::run(command).await,
             Command::Sweep(args) => sweep::run(args).await,
+            Command::Soak(args) => soak::run(args).await,
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }
