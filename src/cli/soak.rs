@@ -41,9 +41,12 @@ pub struct SoakArgs {
     /// Instances of serve, more than one with PostgreSQL only.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     instances: u8,
-    /// Ceiling of all instances, requests/s; the day takes 30 % of it on average and more than it in the afternoon.
+    /// Ceiling of all instances, requests/s.
     #[arg(long, value_name = "PER_S", default_value_t = 300, value_parser = clap::value_parser!(u32).range(20..=20_000))]
     rate: u32,
+    /// What the day takes of the ceiling on average, per cent; in the afternoon it is several times that.
+    #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    load: u32,
     /// Directory that keeps database, event types and the instances' log [default: a temporary one, removed at the end].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -84,6 +87,7 @@ pub async fn run(args: SoakArgs) -> Result<(), Failure> {
         redis_url: args.redis,
         instances: usize::from(args.instances),
         rate: f64::from(args.rate),
+        load: f64::from(args.load) / 100.0,
         out: args.out,
     };
     let report = soak::run(&options).await?;

@@ -8,10 +8,16 @@ use super::dice::Dice;
 use crate::emulator::{Control, Network, Rule};
 
 /// Longer than what the stalls of a soak are counted from, 15 s, and shorter than an attempt may take.
-const STALL_MS: u64 = 15_400;
+pub const STALL_MS: u64 = 15_400;
 
 /// Groups of device tokens that stall while that fault lasts.
 const STALLED: [&str; 3] = ["ok-001-", "ok-201-", "ok-401-"];
+
+/// Whether this device token stalls in such a window.
+#[must_use]
+pub fn stalls(token: &str) -> bool {
+    STALLED.iter().any(|prefix| token.starts_with(prefix))
+}
 
 /// A mix of faults, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +202,7 @@ pub struct Victims {
 }
 
 /// Shortest and longest of each lane: how long a fault lasts, and the rest after it, ms.
-const LASTS: [(u64, u64); 3] = [(2_500, 6_000), (2_000, 4_000), (0, 1)];
+const LASTS: [(u64, u64); 3] = [(2_500, 6_000), (4_000, 7_000), (0, 1)];
 const RESTS: [(u64, u64); 3] = [(2_000, 6_000), (11_000, 16_000), (18_000, 30_000)];
 
 impl Faults {
@@ -218,6 +224,13 @@ impl Faults {
         }
         plan.windows.sort_by_key(|window| (window.from_ms, window.fault));
         plan
+    }
+
+    /// Whether the emulator was told to stall some at this time, ms into the day.
+    #[must_use]
+    pub fn stalls_at(&self, ms: u64) -> bool {
+        let mut stalls = self.windows.iter().filter(|w| w.fault == Fault::Stall);
+        stalls.any(|w| (w.from_ms..=w.to_ms).contains(&ms))
     }
 
     /// One after the other, each kind in turn, and calm at both ends of the day.

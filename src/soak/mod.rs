@@ -60,6 +60,8 @@ pub struct Options {
     pub instances: usize,
     /// Ceiling, requests per second.
     pub rate: f64,
+    /// Share of the ceiling that the day takes on average.
+    pub load: f64,
     /// Where database and logs are kept; absent = in a temporary directory, which goes.
     pub out: Option<PathBuf>,
 }
@@ -118,7 +120,7 @@ async fn whole(options: &Options) -> Result<Report, SoakError> {
         reason = "checked by the command: minutes of a few days"
     )]
     let length_ms = (options.minutes * 60_000.0) as u64;
-    let day = Day::plan(options.seed, length_ms, options.rate);
+    let day = Day::plan(options.seed, length_ms, options.rate * options.load);
     // It begins with a letter: after `dead-` a number would mean something to the emulator.
     let run = format!("r{}", &Uuid::new_v4().simple().to_string()[..7]);
     let mut world = World::start(options, &run).await?;
@@ -138,7 +140,7 @@ async fn whole(options: &Options) -> Result<Report, SoakError> {
     play(&mut world, &day, &faults, options.seed, (progress, &mut observed)).await;
     world.settle(&mut observed).await;
     sleep(IDLE).await;
-    world.close(&mut observed).await?;
+    world.close(&mut observed, &faults).await?;
     Ok(Report::new(setup, &faults, &observed))
 }
 
@@ -152,7 +154,7 @@ async fn play(world: &mut World, day: &Day, faults: &Faults, seed: u64, shown: (
     let (posts, over) = (std::sync::atomic::AtomicUsize::new(0), CancellationToken::new());
     let seats = world.seats();
     let run = world.run.clone();
-    let (mut samples, mut late) = (Vec::new(), Vec::new());
+    let (mut samples, mut late, mut crowd) = (Vec::new(), Vec::new(), Vec::new());
     let shown = Shown { day, faults, seats: &seats, posts: &posts, rate: o.rate };
     let (targets, emulator) = world.targets();
     let acts = async {
@@ -169,12 +171,13 @@ async fn play(world: &mut World, day: &Day, faults: &Faults, seed: u64, shown: (
         tokio::select! {
             () = sample::watch(&seats, begun, &mut samples) => {}
             () = sample::lateness(begun, &mut late) => {}
+            () = sample::crowd(emulator, begun, &mut crowd) => {}
             () = show(progress, &shown, emulator, begun) => {}
             () = over.cancelled() => {}
         }
     };
     let ((posted, done, ()), ()) = tokio::join!(acts, looks);
-    (o.posted, o.samples, o.late) = (posted, samples, late);
+    (o.posted, o.samples, o.late, o.crowd) = (posted, samples, late, crowd);
     done.into_observed(o);
 }
 

@@ -114,7 +114,13 @@ pub struct Observed {
     pub late: Vec<(u64, u64)>,
     /// Looks at the instances.
     pub samples: Vec<Sample>,
-    /// By place in the fleet: before the day and after it, of those that lived through it.
+    /// Slots of an instance.
+    pub slots: u64,
+    /// Requests in flight at the provider: ms into the day, and how many.
+    pub crowd: Vec<(u64, u32)>,
+    /// When a request came that stalls, ms into the day.
+    pub stalled_ms: Vec<u64>,
+    /// By place in the fleet: before the day and after it.
     pub rest: Vec<(Usage, Usage)>,
     /// Other log lines of the service at WARN or ERROR, and how often.
     pub complaints: BTreeMap<String, u64>,

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn day() -> Day {
-        Day::plan(7, 600_000, 300.0)
+        Day::plan(7, 600_000, 90.0)
     }
 
     fn requests(day: &Day) -> Vec<EventRequest> {

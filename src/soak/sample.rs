@@ -10,9 +10,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::fleet::{Seat, Seats};
 use super::observed::{Sample, Usage};
+use crate::emulator::Emulator;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at the requests in flight.
+const CROWD: Duration = Duration::from_millis(100);
 /// Longest wait for an answer: an instance that drains or starts is looked at the next time.
 const ANSWER: Duration = Duration::from_millis(800);
 /// More than any page of metrics.
@@ -45,6 +48,14 @@ pub async fn lateness(begun: Instant, late: &mut Vec<(u64, u64)>) {
         if by > USUAL_MS {
             late.push((since(begun), by));
         }
+    }
+}
+
+/// Notes how many requests are in flight at the provider. Never ends.
+pub async fn crowd(emulator: &Emulator, begun: Instant, crowd: &mut Vec<(u64, u32)>) {
+    loop {
+        crowd.push((since(begun), emulator.stats().streams_open));
+        sleep(CROWD).await;
     }
 }
 

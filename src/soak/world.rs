@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::collect::Collected;
 use super::day::Day;
-use super::faults::Victims;
+use super::faults::{Faults, Victims, stalls};
 use super::fleet::{Fleet, Seat, Seats};
 use super::home::Home;
 use super::inflict::Targets;
@@ -48,8 +48,8 @@ pub struct World {
     fleet: Fleet,
     postgres: bool,
     rate: f64,
-    exposure: u64,
-    before: BTreeMap<u32, Usage>,
+    fcm: (u64, u64),
+    before: BTreeMap<usize, Usage>,
     collected: JoinHandle<Collected>,
     /// Last: what is in it is in use until then.
     _home: Home,
@@ -77,7 +77,7 @@ impl World {
         let (secret, entry) = keys::generate("soak", Scope::ALL).map_err(|fault| SoakError::Part(fault.to_string()))?;
         let redis_url = redis.as_ref().map(Redis::url).unwrap_or_default();
         let settings = settings(options, &home, &emulator, (&entry, &redis_url))?;
-        let exposure = exposure(&settings)?;
+        let fcm = fcm(&settings)?;
         let file =
             std::fs::File::create(home.file("service.log")).map_err(|fault| SoakError::Part(fault.to_string()))?;
         let (log, lines) = mpsc::unbounded_channel::<Value>();
@@ -92,7 +92,7 @@ impl World {
         }
         let (own_redis, rate, before) = (options.redis_url.is_none(), options.rate, BTreeMap::new());
         let run = run.to_owned();
-        Ok(Self { run, emulator, redis, own_redis, fleet, postgres, rate, exposure, before, collected, _home: home })
+        Ok(Self { run, emulator, redis, own_redis, fleet, postgres, rate, fcm, before, collected, _home: home })
     }
 
     /// Registers the devices of a day.
@@ -150,7 +150,8 @@ impl World {
     /// Nothing yet, but what does not change.
     #[must_use]
     pub fn observed(&self) -> Observed {
-        Observed { instances: self.fleet.size(), exposure: self.exposure, ..Observed::default() }
+        let (exposure, slots) = self.fcm;
+        Observed { instances: self.fleet.size(), exposure, slots, ..Observed::default() }
     }
 
     /// Where the instances are.
@@ -175,7 +176,7 @@ impl World {
     /// Notes what the instances use before the day.
     pub async fn rest_before(&mut self) {
         for seat in self.fleet.seats.all() {
-            self.before.insert(seat.pid, sample::rest(&seat).await);
+            self.before.insert(seat.seat, sample::rest(&seat).await);
         }
     }
 
@@ -215,9 +216,10 @@ impl World {
     ///
     /// # Errors
     /// [`SoakError::Part`] when the devices cannot be read.
-    pub async fn close(mut self, o: &mut Observed) -> Result<(), SoakError> {
+    pub async fn close(mut self, o: &mut Observed, faults: &Faults) -> Result<(), SoakError> {
         for seat in self.fleet.seats.all() {
-            if let Some(before) = self.before.get(&seat.pid) {
+            // Whoever has taken the place of another should need no more than that one did.
+            if let Some(before) = self.before.get(&seat.seat) {
                 o.rest.push((*before, sample::rest(&seat).await));
             }
         }
@@ -236,7 +238,11 @@ impl World {
         for (id, story) in o.posted.iter().map(|p| (&p.event_id, p.story)) {
             stories.add(id, story);
         }
-        o.seen = Seen::read(&self.emulator.log(), &stories, o.posted.len());
+        let log = self.emulator.log();
+        o.seen = Seen::read(&log, &stories, o.posted.len());
+        let stalling = log.iter().filter(|entry| entry.attempt == 1 && stalls(&entry.token));
+        let at = stalling.map(|entry| entry.t_ns.saturating_sub(o.began_ns) / 1_000_000);
+        o.stalled_ms = at.filter(|ms| faults.stalls_at(*ms)).collect();
         self.emulator.stop().await;
         Ok(())
     }
@@ -270,12 +276,13 @@ fn settings(
     Ok(own.iter().map(|(name, value)| (format!("FANFARE__{name}"), (*value).to_owned())).collect())
 }
 
-/// Most recipients a kill can repeat, by what is set in this process's environment.
-fn exposure(settings: &Environment) -> Result<u64, SoakError> {
+/// Most recipients a kill can repeat, and slots, by what is set in this process's environment.
+fn fcm(settings: &Environment) -> Result<(u64, u64), SoakError> {
     let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
     let mut env: Environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
     env.extend(settings.clone());
-    Ok(u64::from(load(None, &env)?.config.fcm.exposure()))
+    let fcm = load(None, &env)?.config.fcm;
+    Ok((u64::from(fcm.exposure()), u64::from(fcm.slots)))
 }
 
 /// Device tokens of this soak that are sent to no more.

@@ -39,6 +39,7 @@ mod payload;
 mod pruning;
 mod refused;
 mod retention;
+mod soak;
 mod sqlite_life;
 mod stopping;
 mod store_conformance;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Observed, Sample, Usage};
+use super::faults::STALL_MS;
+use super::observed::{Observed, Sample, Span, Usage};
 use crate::wire::Fanout;
 
 /// How an invariant came out.
@@ -35,7 +36,7 @@ impl State {
 /// One invariant and its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Invariant {
-    /// `conservation`, `no_loss`, `duplicates`, `ceiling`, `ledger`, `pruning`, `rss`, `rest`, `processes`.
+    /// `conservation`, `no_loss`, `duplicates`, `ceiling`, `ledger`, `pruning`, `rss`, `rest`, `lending`, `processes`.
     pub name: String,
     /// How it came out.
     pub state: State,
@@ -56,10 +57,28 @@ const SLACK: u64 = 12;
 /// How long after Redis is back some of the instances may still be without it, ms: three pings and the longest dwell.
 const RETURN_MS: u64 = 14_000;
 
+/// How long after Redis went some of the instances may not have noticed, ms.
+const NOTICED_MS: u64 = 1_500;
+/// When a slot of a stalled attempt is surely lent, ms: `fcm.stall_after_ms` and some.
+const LENT_MS: u64 = 1_300;
+/// Looks at the requests in flight from which something can be told.
+const LOOKS: u64 = 5;
+
 /// Judges everything.
 #[must_use]
 pub fn judge(o: &Observed) -> Vec<Invariant> {
-    vec![conservation(o), no_loss(o), duplicates(o), ceiling(o), ledger(o), pruning(o), rss(o), rest(o), processes(o)]
+    vec![
+        conservation(o),
+        no_loss(o),
+        duplicates(o),
+        ceiling(o),
+        ledger(o),
+        pruning(o),
+        rss(o),
+        rest(o),
+        lending(o),
+        processes(o),
+    ]
 }
 
 fn invariant(name: &str, held: bool, says: String, numbers: &[(&str, f64)]) -> Invariant {
@@ -168,7 +187,10 @@ fn duplicates(o: &Observed) -> Invariant {
 /// nobody looked for a while (once for whoever sends and once for whoever counts).
 fn allowed(o: &Observed, from_ns: u64) -> f64 {
     let from_ms = from_ns.saturating_sub(o.began_ns) / 1_000_000;
-    let away = o.away.iter().any(|span| from_ms + 1_000 >= span.from_ms && from_ms <= span.to_ms + RETURN_MS);
+    // Once all have noticed that it is away, and until it is back, all are cut off.
+    let noticed = |span: &Span| from_ms >= span.from_ms + NOTICED_MS && from_ms + 1_000 <= span.to_ms;
+    let near = |span: &Span| from_ms + 1_000 >= span.from_ms && from_ms <= span.to_ms + RETURN_MS;
+    let away = o.away.iter().any(|span| near(span) && !noticed(span));
     let n = f(o.instances.max(1) as u64);
     // With p of N cut off these use p/N beside the whole of the others; with all of them cut off, nobody does.
     let apart = if away { (n - 1.0) / n } else { 0.0 };
@@ -248,7 +270,7 @@ fn slope(samples: &[&Sample]) -> f64 {
 /// File descriptors and tasks are back to where they were.
 fn rest(o: &Observed) -> Invariant {
     if o.rest.is_empty() {
-        return not_judged("rest", "no instance lived through the whole day");
+        return not_judged("rest", "no instance was left after the day");
     }
     let more = |of: fn(&Usage) -> u64| o.rest.iter().map(|(a, b)| of(b).saturating_sub(of(a))).max().unwrap_or(0);
     let (fds, tasks) = (more(|u| u.fds), more(|u| u.tasks));
@@ -257,6 +279,31 @@ fn rest(o: &Observed) -> Invariant {
         o.rest.len()
     );
     invariant("rest", fds <= SLACK && tasks <= SLACK, says, &[("fds", f(fds)), ("tasks", f(tasks))])
+}
+
+/// While a few sends stall, their slots are lent to others.
+fn lending(o: &Observed) -> Invariant {
+    if o.stalled_ms.is_empty() || o.instances != 1 {
+        return not_judged("lending", "no send was made to stall, or there were several instances");
+    }
+    let stalling = |at: u64, for_ms: u64| {
+        o.stalled_ms.iter().filter(|ms| (**ms + for_ms..**ms + STALL_MS).contains(&at)).count() as u64
+    };
+    // When more than a quarter is old the provider is slow, and nothing is lent.
+    let few = |at: u64| stalling(at, LENT_MS) > 0 && stalling(at, 0) * 4 <= o.slots;
+    let looks: Vec<u64> = o.crowd.iter().filter(|(at, _)| few(*at)).map(|(_, n)| u64::from(*n)).collect();
+    let full = looks.iter().filter(|n| **n >= o.slots).count() as u64;
+    if full < LOOKS {
+        return not_judged("lending", "the slots were never all in use while a few sends stalled");
+    }
+    let most = looks.iter().copied().max().unwrap_or(0);
+    let says = format!(
+        "while a few of {} sends stalled, at most {most} requests were in flight with {} slots, and all slots were in \
+         use at {full} looks",
+        o.stalled_ms.len(),
+        o.slots
+    );
+    invariant("lending", most > o.slots, says, &[("in_flight", f(most)), ("slots", f(o.slots)), ("full", f(full))])
 }
 
 /// Every process and every fault did what it was told to.

@@ -54,6 +54,9 @@ pub fn observed() -> Observed {
         condemned: vec!["dead-1".into()],
         samples: samples.collect(),
         rest: vec![(usage, usage)],
+        slots: 8,
+        stalled_ms: vec![50_000],
+        crowd: (0..100).map(|i| (51_000 + i * 100, 9)).collect(),
         ..Observed::default()
     }
 }
@@ -143,14 +146,15 @@ fn a_second_over_the_ceiling_violates_it_wherever_it_begins() {
 
 #[test]
 fn while_redis_is_away_from_some_the_others_may_use_all_and_no_more() {
-    let away = |n| {
+    let away = |n, from_ms, to_ms| {
         move |o: &mut Observed| {
             burst(n)(o);
-            (o.instances, o.away) = (2, vec![Span { from_ms: 15_000, to_ms: 18_000 }]);
+            (o.instances, o.away) = (2, vec![Span { from_ms, to_ms }]);
         }
     };
-    assert_eq!(after(away(160)), Vec::<String>::new());
-    assert_eq!(after(away(161)), ["ceiling"]);
+    assert_eq!(after(away(160, 15_000, 18_000)), Vec::<String>::new());
+    assert_eq!(after(away(161, 15_000, 18_000)), ["ceiling"]);
+    assert_eq!(after(away(111, 15_000, 25_000)), ["ceiling"], "all are cut off, and share");
 }
 
 #[test]
@@ -212,4 +216,17 @@ fn files_and_tasks_that_stay_open_are_seen() {
 #[test]
 fn an_instance_that_does_not_end_as_asked_is_seen() {
     assert_eq!(after(|o| o.mishaps.push("an instance ended with 101".into())), ["processes"]);
+}
+
+#[test]
+fn slots_that_are_not_lent_while_a_few_sends_stall_are_seen() {
+    let crowd = |n: u32, stalled: Vec<u64>| {
+        move |o: &mut Observed| {
+            o.crowd.iter_mut().for_each(|look| look.1 = n);
+            o.stalled_ms = stalled;
+        }
+    };
+    assert_eq!(after(crowd(8, vec![50_000])), ["lending"]);
+    assert_eq!(after(crowd(7, vec![50_000])), Vec::<String>::new(), "nobody waited for a slot");
+    assert_eq!(after(crowd(8, vec![50_000; 3])), Vec::<String>::new(), "that is a slow provider");
 }
