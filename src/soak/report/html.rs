@@ -14,7 +14,7 @@ const STYLE: &str = "
 font:15px/1.5 system-ui,sans-serif}h1{font-size:22px;margin:0 0 4px}h2{font-size:17px;margin:30px 0 8px}p{margin:4px 0}
 .soft{color:var(--soft)}table{border-collapse:collapse;width:100%;font-size:14px}td,th{text-align:left;padding:5px 10px 5px 0;
 border-bottom:1px solid var(--grid);vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-.ok{color:var(--ok);font-weight:600}.bad{color:var(--bad);font-weight:600}.cols{display:grid;grid-template-columns:1fr 1fr;gap:0 32px}
+td:nth-child(2){white-space:nowrap}.ok{color:var(--ok);font-weight:600}.bad{color:var(--bad);font-weight:600}.cols{display:grid;grid-template-columns:1fr 1fr;gap:18px 32px;align-items:start}
 @media(max-width:700px){.cols{grid-template-columns:1fr}}figure{margin:14px 0;padding:12px 14px;background:var(--card);border-radius:8px}
 figcaption{font-weight:600}.legend{font-size:12px;color:var(--soft)}.legend span{margin-right:14px;white-space:nowrap}
 .legend i{display:inline-block;width:10px;height:10px;margin-right:5px;border-radius:2px}

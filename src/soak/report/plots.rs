@@ -16,7 +16,11 @@ fn length(r: &Report) -> f64 {
 }
 
 fn over_time(r: &Report, y_max: f64) -> Chart {
-    let mut chart = Chart::new(length(r), y_max);
+    faulty(r, Chart::new(length(r), y_max))
+}
+
+/// With the faults behind what is drawn.
+fn faulty(r: &Report, mut chart: Chart) -> Chart {
     for done in &r.faults {
         let title = format!("{}, {:.1} s to {:.1} s", done.fault, done.from_s, done.to_s);
         chart.span("fault", (done.from_s, done.to_s), &title);
@@ -97,7 +101,7 @@ fn outcomes(r: &Report) -> String {
 fn freshness(r: &Report) -> String {
     let types: Vec<_> = r.freshness.iter().collect();
     let log = |ms: u64| f(ms.max(10)).log10() - 1.0;
-    let mut chart = Chart::new(4.0, f(types.len().max(1) as u64));
+    let mut chart = Chart::rows(4.0, f(types.len() as u64));
     for (class, text) in [("c1", "median"), ("c3", "95th percentile"), ("c2", "99th percentile")] {
         chart.name(class, text);
     }
@@ -157,7 +161,7 @@ fn memory(r: &Report) -> String {
 /// Mode of the ceiling, one row for each instance.
 fn modes(r: &Report) -> String {
     let rows = r.series.modes.iter().map(|band| band.seat + 1).max().unwrap_or(1) as u64;
-    let mut chart = over_time(r, 0.98 * f(rows));
+    let mut chart = faulty(r, Chart::rows(length(r), 2.0 * f(rows)));
     let names = [("c1", "single"), ("c4", "shared"), ("c2", "split"), ("none", "no answer")];
     for (class, mode) in names {
         chart.name(class, mode);
@@ -166,7 +170,7 @@ fn modes(r: &Report) -> String {
         let class = names.iter().find(|(_, mode)| *mode == band.mode).map_or("none", |(class, _)| class);
         let row = f(rows - 1 - (band.seat as u64).min(rows - 1));
         let title = format!("instance {}: {}, {:.1} s to {:.1} s", band.seat + 1, band.mode, band.from_s, band.to_s);
-        chart.bar(class, (band.from_s, band.to_s), (row + 0.2, row + 0.8), &title);
+        chart.bar(class, (band.from_s, band.to_s), (2.0 * row + 0.3, 2.0 * row + 1.7), &title);
     }
     chart.finish("Mode of the ceiling", &seconds(r), false)
 }

@@ -7,6 +7,7 @@ use std::fmt::Write;
 /// Size of a chart and the room around its drawing, in SVG units.
 const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 230.0;
+const ROW: f64 = 17.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
@@ -14,6 +15,7 @@ const BOTTOM: f64 = 34.0;
 
 /// A chart in the making.
 pub(super) struct Chart {
+    height: f64,
     x_max: f64,
     y_max: f64,
     /// Behind everything else.
@@ -27,7 +29,7 @@ pub(super) fn short(n: f64) -> String {
     match n.abs() {
         n if n >= 1e6 => format!("{:.1}M", n / 1e6),
         n if n >= 1e4 => format!("{:.0}k", n / 1e3),
-        n if n >= 10.0 || n == 0.0 => format!("{n:.0}"),
+        n if n >= 10.0 || n.fract() == 0.0 => format!("{n:.0}"),
         n => format!("{n:.1}"),
     }
 }
@@ -48,7 +50,13 @@ impl Chart {
     pub(super) fn new(x_max: f64, y_max: f64) -> Self {
         let (behind, marks, legend) = (String::new(), String::new(), Vec::new());
         let y_max = round_up(y_max * 1.02);
-        Self { x_max: x_max.max(1e-9), y_max, behind, marks, legend }
+        Self { height: HEIGHT, x_max: x_max.max(1e-9), y_max, behind, marks, legend }
+    }
+
+    /// As high as so many rows need, each 1 high.
+    pub(super) fn rows(x_max: f64, rows: f64) -> Self {
+        let height = (rows * ROW).max(ROW) + TOP + BOTTOM;
+        Self { height, y_max: rows.max(1.0), ..Self::new(x_max, 1.0) }
     }
 
     fn x(&self, x: f64) -> f64 {
@@ -56,7 +64,7 @@ impl Chart {
     }
 
     fn y(&self, y: f64) -> f64 {
-        HEIGHT - BOTTOM - (y / self.y_max).clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
+        self.height - BOTTOM - (y / self.y_max).clamp(0.0, 1.0) * (self.height - TOP - BOTTOM)
     }
 
     /// Names a class in the legend.
@@ -99,7 +107,7 @@ impl Chart {
             self.behind,
             "<rect class=\"span {class}\" x=\"{left:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>",
             (right - left).max(2.0),
-            HEIGHT - TOP - BOTTOM,
+            self.height - TOP - BOTTOM,
             escaped(title)
         );
     }
@@ -135,7 +143,7 @@ impl Chart {
             let _ = write!(
                 axes,
                 "<text class=\"mid\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
-                HEIGHT - BOTTOM + 16.0,
+                self.height - BOTTOM + 16.0,
                 escaped(text)
             );
         }
@@ -145,10 +153,11 @@ impl Chart {
             .map(|(class, text)| format!("<span><i class=\"{class}\"></i>{}</span>", escaped(text)))
             .collect();
         format!(
-            "<figure><figcaption>{title}</figcaption><div class=\"legend\">{legend}</div><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+            "<figure><figcaption>{title}</figcaption><div class=\"legend\">{legend}</div><svg viewBox=\"0 0 {WIDTH} {height}\" \
              role=\"img\" aria-label=\"{title}\">{}{axes}{}</svg></figure>\n",
             self.behind,
             self.marks,
+            height = self.height,
             title = escaped(title)
         )
     }
