@@ -11,7 +11,7 @@ use crate::emulator::{Control, Network, Rule};
 pub const STALL_MS: u64 = 15_400;
 
 /// Groups of device tokens that stall while that fault lasts.
-const STALLED: [&str; 3] = ["ok-001-", "ok-201-", "ok-401-"];
+const STALLED: [&str; 2] = ["ok-001-", "ok-251-"];
 
 /// Whether this device token stalls in such a window.
 #[must_use]
@@ -86,7 +86,7 @@ impl fmt::Display for Mix {
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
-    /// Three of five hundred groups of devices answer after 15.4 s: about what was seen where slots were lost to stalls.
+    /// Two of five hundred groups of devices answer after 15.4 s: about what was seen where slots were lost to stalls.
     Stall,
     /// The project's quota is a third of the ceiling.
     Project429,

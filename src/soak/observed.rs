@@ -116,6 +116,8 @@ pub struct Observed {
     pub samples: Vec<Sample>,
     /// Slots of an instance.
     pub slots: u64,
+    /// After which an attempt lends its slot out, ms.
+    pub stall_after_ms: u64,
     /// Requests in flight at the provider: ms into the day, and how many.
     pub crowd: Vec<(u64, u32)>,
     /// When a request came that stalls, ms into the day.

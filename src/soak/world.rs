@@ -26,7 +26,7 @@ use super::report::Setup;
 use super::{Options, SoakError, audience, sample};
 use crate::api::{Scope, keys};
 use crate::client::Client;
-use crate::config::{Environment, load};
+use crate::config::{Environment, Fcm, load};
 use crate::emulator::{Control, Emulator, Settings};
 use crate::wire::{Fanout, Format};
 
@@ -48,7 +48,7 @@ pub struct World {
     fleet: Fleet,
     postgres: bool,
     rate: f64,
-    fcm: (u64, u64),
+    fcm: Fcm,
     before: BTreeMap<usize, Usage>,
     collected: JoinHandle<Collected>,
     /// Last: what is in it is in use until then.
@@ -150,8 +150,14 @@ impl World {
     /// Nothing yet, but what does not change.
     #[must_use]
     pub fn observed(&self) -> Observed {
-        let (exposure, slots) = self.fcm;
-        Observed { instances: self.fleet.size(), exposure, slots, ..Observed::default() }
+        let fcm = &self.fcm;
+        Observed {
+            instances: self.fleet.size(),
+            exposure: u64::from(fcm.exposure()),
+            slots: u64::from(fcm.slots),
+            stall_after_ms: fcm.stall_after_ms,
+            ..Observed::default()
+        }
     }
 
     /// Where the instances are.
@@ -276,13 +282,12 @@ fn settings(
     Ok(own.iter().map(|(name, value)| (format!("FANFARE__{name}"), (*value).to_owned())).collect())
 }
 
-/// Most recipients a kill can repeat, and slots, by what is set in this process's environment.
-fn fcm(settings: &Environment) -> Result<(u64, u64), SoakError> {
+/// What is set of sending, in this process's environment too.
+fn fcm(settings: &Environment) -> Result<Fcm, SoakError> {
     let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
     let mut env: Environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
     env.extend(settings.clone());
-    let fcm = load(None, &env)?.config.fcm;
-    Ok((u64::from(fcm.exposure()), u64::from(fcm.slots)))
+    Ok(load(None, &env)?.config.fcm)
 }
 
 /// Device tokens of this soak that are sent to no more.

@@ -59,8 +59,8 @@ const RETURN_MS: u64 = 14_000;
 
 /// How long after Redis went some of the instances may not have noticed, ms.
 const NOTICED_MS: u64 = 1_500;
-/// When a slot of a stalled attempt is surely lent, ms: `fcm.stall_after_ms` and some.
-const LENT_MS: u64 = 1_300;
+/// How long after it could be lent a slot surely is, ms.
+const LENT_MS: u64 = 300;
 /// Looks at the requests in flight from which something can be told.
 const LOOKS: u64 = 5;
 
@@ -290,7 +290,7 @@ fn lending(o: &Observed) -> Invariant {
         o.stalled_ms.iter().filter(|ms| (**ms + for_ms..**ms + STALL_MS).contains(&at)).count() as u64
     };
     // When more than a quarter is old the provider is slow, and nothing is lent.
-    let few = |at: u64| stalling(at, LENT_MS) > 0 && stalling(at, 0) * 4 <= o.slots;
+    let few = |at: u64| stalling(at, o.stall_after_ms + LENT_MS) > 0 && stalling(at, 0) * 4 <= o.slots;
     let looks: Vec<u64> = o.crowd.iter().filter(|(at, _)| few(*at)).map(|(_, n)| u64::from(*n)).collect();
     let full = looks.iter().filter(|n| **n >= o.slots).count() as u64;
     if full < LOOKS {

@@ -55,6 +55,7 @@ pub fn observed() -> Observed {
         samples: samples.collect(),
         rest: vec![(usage, usage)],
         slots: 8,
+        stall_after_ms: 600,
         stalled_ms: vec![50_000],
         crowd: (0..100).map(|i| (51_000 + i * 100, 9)).collect(),
         ..Observed::default()
