@@ -38,6 +38,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod mutant;
 pub mod shutdown;
+pub mod soak;
 pub mod store;
 pub mod telemetry;
 pub mod wire;

@@ -200,6 +200,7 @@ struct Gauges {
     breaker_open: Gauge,
     breaker: Family<Label, Gauge>,
     refused: Family<Label, Gauge>,
+    tasks: Gauge,
 }
 
 type Label = [(&'static str, &'static str); 1];
@@ -222,6 +223,7 @@ impl Gauges {
             breaker_open: m.gauge("breaker_open", "1 while the breaker holds launches."),
             breaker: m.gauges("breaker_state", "1 for the state the breaker is in."),
             refused: m.gauges("credential_refused", "1 while this credential is refused and serves nobody."),
+            tasks: m.gauge("tasks", "Tasks of the runtime of API, freeze and ledger; what grows for ever leaks."),
         }
     }
 
@@ -238,6 +240,7 @@ impl Gauges {
         self.throttled.set(s.throttled_for.as_secs_f64());
         self.paused.set(s.paused_for.as_secs_f64());
         self.live.set(i64::from(*w.live.borrow()));
+        self.tasks.set(whole(tokio::runtime::Handle::current().metrics().num_alive_tasks() as u64));
         self.launchable.set(whole(w.hands.launchable() as u64));
         self.in_flight.set(whole(w.hands.in_flight() as u64));
         self.breaker_open.set(i64::from(w.hands.breaker() != "closed"));

@@ -14,6 +14,7 @@ pub mod openapi;
 pub mod plan;
 pub mod send;
 pub mod serve;
+pub mod soak;
 pub mod stats;
 pub mod sweep;
 pub mod target;
@@ -166,6 +167,9 @@ enum Command {
     /// Work out capacity before it is needed: limiters, fan-outs, a season. Needs no service.
     #[command(subcommand)]
     Plan(plan::PlanCommand),
+    /// Play a realistic day with faults on purpose against instances of its own, and judge every promise.
+    #[command(after_help = soak::EXAMPLES)]
+    Soak(soak::SoakArgs),
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -231,6 +235,7 @@ impl Cli {
             Command::Sweep(args) => sweep::run(args).await,
             Command::Stats(args) => stats::run(args).await,
             Command::Plan(command) => plan::run(&command),
+            Command::Soak(args) => soak::run(args).await,
             Command::Key(args) => key::run(&args),
             Command::Openapi => openapi::run(),
         }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::breaker::Ticket;
 use crate::domain::recipient::Platform;
+use crate::mutant;
 
 use super::hand::{HandKey, Spot};
 
@@ -142,7 +143,7 @@ impl Flight {
         for i in 0..self.old.len() {
             let slow = self.old.len() * 4 > self.slots.slots + self.lent;
             let asks = self.old.len() == self.flying.len() && self.free() == 0;
-            if self.lent >= self.slots.lent || (slow && !asks) {
+            if self.lent >= self.slots.lent || (slow && !asks) || mutant::on("slots_not_lent") {
                 return;
             }
             if let Some(flying) = self.flying.get_mut(&self.old[i]).filter(|f| !f.lent) {

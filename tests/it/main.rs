@@ -40,6 +40,7 @@ mod plan;
 mod pruning;
 mod refused;
 mod retention;
+mod soak;
 mod sqlite_life;
 mod stats;
 mod stopping;
