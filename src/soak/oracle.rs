@@ -120,7 +120,8 @@ impl Seen {
             }
             ((until - i) as u64, allowed(*from), *from)
         });
-        windows.max_by(|a, b| (a.0 as f64 / a.1).total_cmp(&(b.0 as f64 / b.1)))
+        // Of equals the first.
+        windows.max_by(|a, b| (a.0 as f64 / a.1).total_cmp(&(b.0 as f64 / b.1)).then(b.2.cmp(&a.2)))
     }
 }
 

@@ -204,7 +204,7 @@ fn ceiling(o: &Observed) -> Invariant {
     let Some((held, most, from_ns)) = o.seen.worst_second(|from| allowed(o, from)) else {
         return not_judged("ceiling", "nothing was sent");
     };
-    let at = f(from_ns.saturating_sub(o.began_ns)) / 1e9;
+    let at = f(from_ns.saturating_sub(o.began_ns) / 1_000_000) / 1e3;
     let most_seen = o.seen.worst_second(|_| 1.0).map_or(0, |worst| worst.0);
     let says = format!(
         "the second nearest to what it may hold has {held} requests of {most:.0} (ceiling {:.0}, {at:.1} s into the \
