@@ -8,6 +8,7 @@
 mod bridge;
 mod build;
 mod credentials;
+pub mod doctor;
 mod limits;
 mod open;
 mod reload;

@@ -2,6 +2,7 @@
 //! Must never know: SQL, HTTP, or how anything is sent.
 
 mod absence;
+pub mod doctor;
 mod explain;
 mod outcomes;
 #[cfg(test)]

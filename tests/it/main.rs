@@ -19,6 +19,7 @@ mod deadlines;
 mod demo;
 mod deriving;
 mod devices;
+mod doctor;
 mod emulator;
 mod end_to_end;
 mod explain;

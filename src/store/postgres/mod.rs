@@ -17,6 +17,7 @@ mod import;
 mod ingest;
 mod instance;
 mod pool;
+mod probe;
 mod purge;
 mod reads;
 mod replay;
@@ -51,6 +52,7 @@ use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
+pub use probe::probe;
 pub use statements::STATEMENTS;
 
 /// The store on Postgres 14 or newer (`bit_count`).
@@ -90,8 +92,12 @@ impl PostgresStore {
     /// The database by its server and name, without anything secret.
     #[must_use]
     pub fn place(&self) -> String {
-        let name = self.options.get_database().unwrap_or("(of the user's name)");
-        format!("{}:{}/{name}", self.options.get_host(), self.options.get_port())
+        Self::place_of(&self.options)
+    }
+
+    fn place_of(options: &PgConnectOptions) -> String {
+        let name = options.get_database().unwrap_or("(of the user's name)");
+        format!("{}:{}/{name}", options.get_host(), options.get_port())
     }
 
     /// Sets how long a call may take once it has a connection, instead of 12 s. A settle may take a minute more, and a

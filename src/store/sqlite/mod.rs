@@ -16,6 +16,7 @@ mod frozen;
 mod import;
 mod lease;
 mod open;
+mod probe;
 mod purge;
 mod replay;
 mod rows;
@@ -49,6 +50,7 @@ use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutI
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 use fault::{Answer, Fault};
+pub use probe::probe;
 pub use sql::STATEMENTS;
 pub use writer::WriteCounts;
 use writer::Writer;

@@ -65,7 +65,7 @@ async fn expire_leases(conn: &mut SqliteConnection) -> Answer<()> {
 }
 
 /// SQLite reads a name that begins with `file:` as a URL; an absolute path never does.
-fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
     let path = std::path::absolute(path).map_err(|e| unavailable(path, &e))?;
     match path.parent() {
         Some(directory) if !directory.is_dir() => Err(StoreError::Unavailable(format!(
@@ -76,10 +76,15 @@ fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-fn lock(path: &Path) -> Result<File, StoreError> {
+/// What is locked: a file beside it, for SQLite has locks of its own on the database.
+pub(super) fn lock_file(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let name = PathBuf::from(name);
+    PathBuf::from(name)
+}
+
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let name = lock_file(path);
     let file = File::options().create(true).write(true).truncate(false).open(&name);
     let file = file.map_err(|e| unavailable(&name, &e))?;
     match file.try_lock() {
@@ -100,7 +105,7 @@ fn named(path: &Path, error: StoreError) -> StoreError {
     }
 }
 
-fn unavailable(path: &Path, error: &std::io::Error) -> StoreError {
+pub(super) fn unavailable(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unavailable(format!("{}: {error}", path.display()))
 }
 
@@ -122,7 +127,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
 }
 
 /// The migrations compiled into this build.
-fn migrator() -> Migrator {
+pub(super) fn migrator() -> Migrator {
     sqlx::migrate!("migrations/sqlite")
 }
 
@@ -135,7 +140,7 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Answer<u32> {
     Ok(u32::try_from(after - before).unwrap_or(u32::MAX))
 }
 
-async fn applied(conn: &mut SqliteConnection) -> Answer<Vec<(i64, Vec<u8>)>> {
+pub(super) async fn applied(conn: &mut SqliteConnection) -> Answer<Vec<(i64, Vec<u8>)>> {
     Ok(query_as(sql::APPLIED).fetch_all(conn).await?)
 }
 
