@@ -12,6 +12,7 @@ pub mod doctor;
 mod limits;
 mod open;
 mod reload;
+pub mod shadow;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

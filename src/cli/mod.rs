@@ -14,6 +14,7 @@ pub mod migrate;
 pub mod openapi;
 pub mod send;
 pub mod serve;
+pub mod shadow;
 pub mod sweep;
 pub mod target;
 
@@ -115,7 +116,7 @@ impl From<DemoError> for Failure {
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Settings for serve, demo, migrate, healthcheck, doctor and config, in TOML: they override the built-in ones, and the
+    /// Settings for serve, demo, migrate, healthcheck, doctor, shadow and config, in TOML: they override the built-in ones, and the
     /// environment overrides them [default: none].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -164,6 +165,14 @@ enum Command {
     Doctor {
         #[command(flatten)]
         args: doctor::DoctorArgs,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Compare our recipients with another system's list, and say why they differ.
+    #[command(after_help = shadow::EXAMPLES)]
+    Shadow {
+        #[command(flatten)]
+        args: shadow::ShadowArgs,
         #[command(flatten)]
         settings: Settings,
     },
@@ -224,6 +233,7 @@ impl Cli {
             Command::Migrate(settings) => migrate::run(or_before(settings).as_deref()).await,
             Command::Healthcheck { args, settings } => healthcheck::run(args, or_before(settings).as_deref()).await,
             Command::Doctor { args, settings } => doctor::run(args, or_before(settings).as_deref()).await,
+            Command::Shadow { args, settings } => shadow::run(args, or_before(settings).as_deref()).await,
             Command::Config { settings, command } => config::run(&command, or_before(settings).as_deref()),
             _ if before.is_some() => Err(Failure::Usage(NO_SETTINGS.to_owned())),
             Command::Emulator(args) => emulator::run(args).await,

@@ -5,6 +5,7 @@ mod absence;
 pub mod doctor;
 mod explain;
 mod outcomes;
+pub mod shadow;
 #[cfg(test)]
 mod tests;
 

@@ -254,6 +254,12 @@ pub trait Store: Send + Sync + 'static {
     /// Devices with what they follow, in order of key.
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError>;
 
+    /// The ids of devices by their rows, those that were deleted since among them.
+    async fn device_ids(&self, keys: Vec<DeviceKey>) -> Result<Vec<(DeviceKey, DeviceId)>, StoreError>;
+
+    /// The devices that have these addresses now; one that nobody has is left out.
+    async fn holders(&self, addresses: Vec<String>) -> Result<Vec<(String, DeviceId)>, StoreError>;
+
     /// Waits for what was handed to the database, then closes it.
     async fn close(&self);
 }

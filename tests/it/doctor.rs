@@ -97,7 +97,10 @@ async fn a_fleet_that_is_well_passes_and_two_requests_were_charged_to_its_ceilin
     assert!(run.line("token").contains("it lives 3600 s"), "{}", run.out);
     assert!(run.line("grants").contains("2 requests to the provider, each with a grant"), "{}", run.out);
     let log = world.emulator.log();
-    assert!(log.len() == 1 && log[0].status == 200 && !log[0].accepted, "FCM was given one message, to look at: {log:?}");
+    assert!(
+        log.len() == 1 && log[0].status == 200 && !log[0].accepted,
+        "FCM was given one message, to look at: {log:?}"
+    );
     let lanes: Vec<String> = world.redis.as_ref().unwrap().command(&["KEYS", "*"]).await;
     assert!(
         lanes.iter().any(|key| key.ends_with(":fcm.send")) && lanes.iter().any(|key| key.ends_with(":oauth.token"))

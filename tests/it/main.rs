@@ -40,6 +40,7 @@ mod payload;
 mod pruning;
 mod refused;
 mod retention;
+mod shadow;
 mod sqlite_life;
 mod stopping;
 mod store_conformance;

@@ -97,7 +97,7 @@ impl Provider {
             or("credentials", self.account.as_ref().map(doctor::credentials)),
             or("token", self.token.as_ref().map(|(asked, call)| doctor::token(asked, call))),
             or("streams", self.endpoint.as_ref().map(|e| doctor::streams(e, config.fcm.streams_per_connection))),
-            or("permission", permission.as_ref().map(Clone::clone)),
+            permission.unwrap_or_else(|why| Finding::unchecked("permission", why)),
             doctor::charged(&self.charged),
         ]
     }

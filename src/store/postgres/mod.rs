@@ -5,6 +5,7 @@ mod accept;
 mod call;
 mod cancel;
 mod claim;
+mod compare;
 mod correct;
 mod devices;
 mod explain;
@@ -316,6 +317,14 @@ impl Store for PostgresStore {
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
         on!(self.main, "device_page", |conn| export::page(conn, page))
+    }
+
+    async fn device_ids(&self, keys: Vec<DeviceKey>) -> Result<Vec<(DeviceKey, DeviceId)>, StoreError> {
+        on!(self.main, "device_ids", |conn| compare::device_ids(conn, &keys))
+    }
+
+    async fn holders(&self, addresses: Vec<String>) -> Result<Vec<(String, DeviceId)>, StoreError> {
+        on!(self.main, "holders", |conn| compare::holders(conn, &addresses))
     }
 
     async fn close(&self) {

@@ -2,8 +2,8 @@
 //! Must never know: what a statement is for.
 
 use super::{
-    accept, cancel, claim, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool, probe,
-    purge, reads, replay, schema, settle, sweep,
+    accept, cancel, claim, compare, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool,
+    probe, purge, reads, replay, schema, settle, sweep,
 };
 
 /// Every statement of this room, by file and name.
@@ -22,6 +22,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("claim.OF_A_STEP", claim::OF_A_STEP),
     ("claim.OWNED", claim::OWNED),
     ("claim.RELEASE", claim::RELEASE),
+    ("compare.DEVICE_IDS", compare::DEVICE_IDS),
+    ("compare.HOLDERS", compare::HOLDERS),
     ("correct.ALONE", correct::ALONE),
     ("correct.BRIEFLY", correct::BRIEFLY),
     ("correct.KNOWN", correct::KNOWN),

@@ -4,6 +4,7 @@
 mod accept;
 mod cancel;
 mod claim;
+mod compare;
 mod correct;
 mod device;
 mod explain;
@@ -292,6 +293,14 @@ impl Store for SqliteStore {
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
         self.read(move |c| export::page(c, page).boxed()).await
+    }
+
+    async fn device_ids(&self, keys: Vec<DeviceKey>) -> Result<Vec<(DeviceKey, DeviceId)>, StoreError> {
+        self.read(move |c| compare::device_ids(c, keys).boxed()).await
+    }
+
+    async fn holders(&self, addresses: Vec<String>) -> Result<Vec<(String, DeviceId)>, StoreError> {
+        self.read(move |c| compare::holders(c, addresses).boxed()).await
     }
 
     async fn close(&self) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, SqliteConnection, query_as};
+use sqlx::{ConnectOptions, SqliteConnection, SqlitePool, query_as};
 
 use super::fault::{Answer, Fault, newer};
 use super::writer::Writer;
@@ -42,15 +42,29 @@ impl SqliteStore {
         let options = options(&path);
         let writer = Writer::start(options.clone(), &path, lock).await.map_err(|fault| named(&path, fault.0))?;
         writer.run(1, |c| expire_leases(c).boxed()).await.map_err(|error| named(&path, error))?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            .test_before_acquire(false)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_lazy_with(options.create_if_missing(false).read_only(true));
-        Ok(Self { writer, readers })
+        Ok(Self { writer, readers: readers(options) })
     }
+
+    /// Opens the database to read, beside a running service or without one: neither lock nor leases are touched, and
+    /// whatever writes is answered [`StoreError::Unavailable`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when the file is not there.
+    pub fn look(path: &Path) -> Result<Self, StoreError> {
+        let path = absolute(path)?;
+        std::fs::metadata(&path).map_err(|e| unavailable(&path, &e))?;
+        Ok(Self { writer: Writer::none(), readers: readers(options(&path)) })
+    }
+}
+
+fn readers(options: SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(options.create_if_missing(false).read_only(true))
 }
 
 /// Not in a file of a newer build, which is refused: what its tables mean is not known here.

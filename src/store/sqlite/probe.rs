@@ -109,6 +109,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_file_opened_to_look_is_read_beside_a_service_and_never_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fanfare.db");
+        assert!(SqliteStore::look(&path).is_err(), "nothing is made");
+        let store = SqliteStore::open(&path).await.unwrap();
+        store.migrate().await.unwrap();
+        let boot = crate::domain::ids::BootId::fresh();
+        store.heartbeat(boot, 60_000).await.unwrap();
+        let looking = SqliteStore::look(&path).unwrap();
+        looking.ready().await.unwrap();
+        let refused = looking.leave(boot).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        looking.close().await;
+        let beat = store.heartbeat(crate::domain::ids::BootId::fresh(), 60_000).await.unwrap();
+        assert_eq!(beat.live_instances, 2, "the lease of the service still runs");
+        store.close().await;
+    }
+
+    #[tokio::test]
     async fn what_is_no_database_and_where_none_can_be_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fanfare.db");

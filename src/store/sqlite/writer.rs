@@ -79,6 +79,11 @@ impl Writer {
         Ok(Self { inbox, counts })
     }
 
+    /// One that takes no work.
+    pub(super) fn none() -> Self {
+        Self { inbox: mpsc::channel(1).0, counts: Arc::default() }
+    }
+
     /// Runs `work` in the next transaction and answers when that has ended. `rows` = how many it writes, roughly.
     pub(super) async fn run<T, F>(&self, rows: usize, work: F) -> Result<T, StoreError>
     where
