@@ -4,17 +4,24 @@
 
 use std::time::Duration;
 
+use redis::Client;
 use secrecy::SecretString;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::redis::{Ask, Connection, RedisAway, client};
 
 /// Answers that are timed.
 const ASKS: usize = 9;
 
+/// Tries to find it not silent, and the time between two: a moment in which this machine has no time says nothing of Redis.
+const TRIES: u32 = 10;
+const BETWEEN: Duration = Duration::from_millis(100);
+
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisFacts {
+    /// Tries before, each without an answer within 100 ms.
+    pub silent: u32,
     /// The middle one of nine answers of the script, and the slowest.
     pub answers_in: (Duration, Duration),
     /// What the server says of itself; none when it may not be asked (`INFO` not allowed).
@@ -51,19 +58,37 @@ pub enum RedisRefused {
 /// [`RedisRefused`].
 pub async fn probe(url: &SecretString, project: &str) -> Result<RedisFacts, RedisRefused> {
     let client = client(url).map_err(RedisRefused::Connect)?;
-    let mut connection = Connection::open(&client).await.map_err(RedisRefused::Connect)?;
     let key = format!("{{fanfare:{project}}}:doctor");
+    let mut silent = 0;
+    loop {
+        match once(&client, &key).await {
+            Err(RedisRefused::Connect(RedisAway::Silent) | RedisRefused::Script(RedisAway::Silent))
+                if silent + 1 < TRIES =>
+            {
+                silent += 1;
+                sleep(BETWEEN).await;
+            }
+            found => return found.map(|facts| RedisFacts { silent, ..facts }),
+        }
+    }
+}
+
+async fn once(client: &Client, key: &str) -> Result<RedisFacts, RedisRefused> {
+    let mut connection = Connection::open(client).await.map_err(RedisRefused::Connect)?;
     let mut times = Vec::with_capacity(ASKS);
     for _ in 0..ASKS {
         let asked = Instant::now();
-        connection.ask(&Ask::ping(&key, 1.0, 1.0)).await.map_err(RedisRefused::Script)?;
+        connection.ask(&Ask::ping(key, 1.0, 1.0)).await.map_err(RedisRefused::Script)?;
         times.push(asked.elapsed());
     }
     times.sort();
     let slowest = times.last().copied().unwrap_or_default();
-    let server = connection.info().await.ok().map(|text| read(&text));
-    connection.forget(&key).await;
-    Ok(RedisFacts { answers_in: (times[ASKS / 2], slowest), server })
+    let server = match connection.info().await {
+        Err(RedisAway::Silent) => return Err(RedisRefused::Script(RedisAway::Silent)),
+        told => told.ok().map(|text| read(&text)),
+    };
+    connection.forget(key).await;
+    Ok(RedisFacts { silent: 0, answers_in: (times[ASKS / 2], slowest), server })
 }
 
 fn read(info: &str) -> RedisServer {

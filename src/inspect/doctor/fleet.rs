@@ -77,7 +77,12 @@ fn script_fix(away: &RedisAway) -> &'static str {
 fn answered(facts: &RedisFacts) -> Finding {
     let (middle, slowest) = facts.answers_in;
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let times = format!("the script runs, answers in {:.1} ms, the slowest of 9 in {:.1} ms", ms(middle), ms(slowest));
+    let silent = match facts.silent {
+        0 => String::new(),
+        n => format!(", after {n} tries without an answer in 100 ms"),
+    };
+    let times =
+        format!("the script runs, answers in {:.1} ms, the slowest of 9 in {:.1} ms{silent}", ms(middle), ms(slowest));
     let Some(server) = &facts.server else {
         let fix = "allow its user INFO, or see to it that maxmemory-policy is noeviction";
         return Finding::warn(REDIS, format!("{times}; it may not be asked how it evicts"), fix);
@@ -87,7 +92,7 @@ fn answered(facts: &RedisFacts) -> Finding {
         let fix = "CONFIG SET maxmemory-policy noeviction: an evicted key forgets what was sent and a pause in force";
         return Finding::warn(REDIS, found, fix);
     }
-    if middle > SLOW {
+    if middle > SLOW || facts.silent > 0 {
         let fix = "put Redis nearer: one that takes over 100 ms counts as away";
         return Finding::warn(REDIS, found, fix);
     }

@@ -113,10 +113,10 @@ pub fn permission(account: &Account, looked: &Looked) -> Finding {
     let name = "permission";
     let fail = |found: String, fix: String| Finding::fail(name, Trouble::Unavailable, found, fix);
     match attempted.verdict {
-        Verdict::Accepted | Verdict::TokenDead | Verdict::TokenInvalid | Verdict::TokenSuspect => Finding::ok(
-            name,
-            format!("may send for project {project}: {said}, which is about the made-up device token alone"),
-        ),
+        Verdict::Accepted => Finding::ok(name, format!("may send for project {project}: {said}")),
+        Verdict::TokenDead | Verdict::TokenInvalid | Verdict::TokenSuspect => {
+            Finding::ok(name, format!("may send for project {project}: {said}, about the made-up device token alone"))
+        }
         Verdict::Payload => Finding::warn(
             name,
             format!("may send for project {project}, but {said}"),

@@ -156,7 +156,7 @@ fn redis(policy: &str, middle: Duration) -> Finding {
         max_bytes: 0,
         used_bytes: 1 << 20,
     };
-    fleet(&Fleet::Redis(Ok(RedisFacts { answers_in: (middle, middle), server: Some(server) })))
+    fleet(&Fleet::Redis(Ok(RedisFacts { silent: 0, answers_in: (middle, middle), server: Some(server) })))
 }
 
 #[test]
@@ -164,7 +164,10 @@ fn redis_is_judged_by_what_the_ceiling_needs_of_it() {
     says(&redis("noeviction", MS), Grade::Ok, "Redis 7.2 (master), the script runs, answers in 1.0 ms", "");
     says(&redis("allkeys-lru", MS), Grade::Warn, "maxmemory-policy allkeys-lru", "noeviction");
     says(&redis("noeviction", MS * 40), Grade::Warn, "answers in 40.0 ms", "nearer");
-    let facts = RedisFacts { answers_in: (MS, MS), server: None };
+    let server = Some(RedisServer { policy: "noeviction".into(), ..RedisServer::default() });
+    let busy = RedisFacts { silent: 2, answers_in: (MS, MS), server };
+    says(&fleet(&Fleet::Redis(Ok(busy))), Grade::Warn, "after 2 tries without an answer in 100 ms", "nearer");
+    let facts = RedisFacts { silent: 0, answers_in: (MS, MS), server: None };
     says(&fleet(&Fleet::Redis(Ok(facts))), Grade::Warn, "how it evicts", "INFO");
     let refused = |code: &str| fleet(&Fleet::Redis(Err(RedisRefused::Script(RedisAway::Answered(code.into())))));
     says(&refused("READONLY"), AWAY, "redis: READONLY", "the primary");

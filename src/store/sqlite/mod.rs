@@ -6,6 +6,7 @@ mod cancel;
 mod claim;
 mod compare;
 mod correct;
+mod counts;
 mod device;
 mod explain;
 mod export;
@@ -50,10 +51,10 @@ use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
+pub use counts::WriteCounts;
 use fault::{Answer, Fault};
 pub use probe::probe;
 pub use sql::STATEMENTS;
-pub use writer::WriteCounts;
 use writer::Writer;
 
 /// The store in one SQLite file, open in one process at a time.
