@@ -120,6 +120,11 @@ impl Keys {
         Ok(Self(keys))
     }
 
+    /// All of them, in the order of the configuration; their secrets are not known here.
+    pub fn each(&self) -> impl Iterator<Item = &Key> {
+        self.0.iter().map(|(_, key)| key)
+    }
+
     /// The key with this secret.
     #[must_use]
     pub fn find(&self, secret: &str) -> Option<&Key> {

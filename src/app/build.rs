@@ -181,8 +181,12 @@ impl Base {
             catalogue: self.catalogue.clone(),
             hands: Arc::clone(&wires.watched.hands),
         };
-        let sender = sender::start(self.fcm_settings(config), pacing(config), wiring)
-            .map_err(|e| BuildError::Config { what: e.to_string() })?;
+        let sender = sender::start(
+            fcm_settings(config, self.access.project.clone(), self.ca_pem.clone()),
+            pacing(config),
+            wiring,
+        )
+        .map_err(|e| BuildError::Config { what: e.to_string() })?;
         let workers = Workers {
             claimer: self.claimer(&wires),
             freezer: Freezer {
@@ -238,18 +242,19 @@ impl Base {
         let keep = Duration::from_secs(u64::from(config.retention.keep_days) * 86_400);
         Retention { store: Arc::clone(&self.store), boot: self.boot, keep }
     }
+}
 
-    fn fcm_settings(&self, config: &Config) -> FcmSettings {
-        let fcm = &config.fcm;
-        FcmSettings {
-            endpoint: fcm.endpoint.clone(),
-            ca_pem: self.ca_pem.clone(),
-            project_id: self.access.project.clone(),
-            max_streams_total: fcm.slots + fcm.lent(),
-            streams_per_connection: fcm.streams_per_connection,
-            attempt_timeout: Duration::from_millis(fcm.attempt_timeout_ms),
-            connect_timeout: CONNECT_TIMEOUT,
-        }
+/// What connections to FCM need to know.
+pub(super) fn fcm_settings(config: &Config, project_id: String, ca_pem: Option<Vec<u8>>) -> FcmSettings {
+    let fcm = &config.fcm;
+    FcmSettings {
+        endpoint: fcm.endpoint.clone(),
+        ca_pem,
+        project_id,
+        max_streams_total: fcm.slots + fcm.lent(),
+        streams_per_connection: fcm.streams_per_connection,
+        attempt_timeout: Duration::from_millis(fcm.attempt_timeout_ms),
+        connect_timeout: CONNECT_TIMEOUT,
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) async fn access(config: &Config, credentials: Credentials, http: &Tok
     Ok(Access { source, project })
 }
 
-fn email(source: &TokenSource) -> &str {
+pub(super) fn email(source: &TokenSource) -> &str {
     match source {
         TokenSource::Account(account, _) => &account.client_email,
         TokenSource::Metadata(_) => "",

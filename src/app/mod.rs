@@ -8,9 +8,11 @@
 mod bridge;
 mod build;
 mod credentials;
+pub mod doctor;
 mod limits;
 mod open;
 mod reload;
+pub mod shadow;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -66,7 +66,7 @@ pub(super) fn ceiling_settings(config: &Config, project: &str) -> ceiling::Setti
     }
 }
 
-fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
+pub(super) fn ca_pem(config: &Config) -> Result<Option<Vec<u8>>, BuildError> {
     let file = &config.fcm.ca_file;
     if file.as_os_str().is_empty() {
         return Ok(None);

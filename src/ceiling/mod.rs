@@ -23,6 +23,7 @@ use charger::Charger;
 use feeder::Feeder;
 use source::{InForce, Source};
 
+pub use probe::{RedisFacts, RedisRefused, RedisServer, probe};
 pub use quotas::Quotas;
 pub use redis::RedisAway;
 
@@ -35,6 +36,7 @@ mod feeder;
 mod lane;
 mod link;
 pub mod pace;
+mod probe;
 mod quotas;
 mod redis;
 mod report;

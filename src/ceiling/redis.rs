@@ -168,6 +168,20 @@ impl Connection {
         }
     }
 
+    /// What the server says of itself, within [`SILENCE`].
+    pub(super) async fn info(&mut self) -> Result<String, RedisAway> {
+        let cmd = redis::cmd("INFO");
+        let asking = cmd.query_async::<String>(&mut self.connection);
+        Ok(timeout(SILENCE, asking).await.map_err(|_| RedisAway::Silent)??)
+    }
+
+    /// Removes a key, if that may be; it expires anyway.
+    pub(super) async fn forget(&mut self, key: &str) {
+        let mut cmd = redis::cmd("DEL");
+        cmd.arg(key);
+        let _ = timeout(SILENCE, cmd.query_async::<()>(&mut self.connection)).await;
+    }
+
     async fn call(&mut self, ask: &Ask<'_>) -> Result<Answer, RedisAway> {
         let mut call = self.script.key(ask.key);
         call.arg(1e6 / ask.per_s).arg(ask.burst).arg(ask.want);

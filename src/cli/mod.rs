@@ -4,6 +4,7 @@
 pub mod config;
 pub mod demo;
 pub mod devices;
+pub mod doctor;
 pub mod emulator;
 pub mod fanout;
 pub mod healthcheck;
@@ -14,6 +15,7 @@ pub mod openapi;
 pub mod plan;
 pub mod send;
 pub mod serve;
+pub mod shadow;
 pub mod soak;
 pub mod stats;
 pub mod sweep;
@@ -117,7 +119,7 @@ impl From<DemoError> for Failure {
 #[derive(Debug, Parser)]
 #[command(name = "fanfare", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Settings for serve, demo, migrate, healthcheck and config, in TOML: they override the built-in ones, and the
+    /// Settings for serve, demo, migrate, healthcheck, doctor, shadow and config, in TOML: they override the built-in ones, and the
     /// environment overrides them [default: none].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -170,6 +172,22 @@ enum Command {
     /// Play a realistic day with faults on purpose against instances of its own, and judge every promise.
     #[command(after_help = soak::EXAMPLES)]
     Soak(soak::SoakArgs),
+    /// Check everything `serve` depends on, and say what is wrong and how to mend it.
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor {
+        #[command(flatten)]
+        args: doctor::DoctorArgs,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Compare our recipients with another system's list, and say why they differ.
+    #[command(after_help = shadow::EXAMPLES)]
+    Shadow {
+        #[command(flatten)]
+        args: shadow::ShadowArgs,
+        #[command(flatten)]
+        settings: Settings,
+    },
     #[command(after_help = KEY)]
     /// Make an API key: prints the key and the entry that admits it, once.
     Key(key::KeyArgs),
@@ -226,6 +244,8 @@ impl Cli {
             Command::Demo { args, settings } => demo::run(args, or_before(settings).as_deref()).await,
             Command::Migrate(settings) => migrate::run(or_before(settings).as_deref()).await,
             Command::Healthcheck { args, settings } => healthcheck::run(args, or_before(settings).as_deref()).await,
+            Command::Doctor { args, settings } => doctor::run(args, or_before(settings).as_deref()).await,
+            Command::Shadow { args, settings } => shadow::run(args, or_before(settings).as_deref()).await,
             Command::Config { settings, command } => config::run(&command, or_before(settings).as_deref()),
             _ if before.is_some() => Err(Failure::Usage(NO_SETTINGS.to_owned())),
             Command::Emulator(args) => emulator::run(args).await,
@@ -244,10 +264,14 @@ impl Cli {
 
 /// Reads the configuration of this process.
 fn configuration(file: Option<&Path>) -> Result<Loaded, Failure> {
+    Ok(load(file, &environment())?)
+}
+
+/// The environment of this process.
+fn environment() -> Environment {
     // Bytes that are no text keep a mark in their place, for the setting they belong to to be refused by name.
     let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
-    let env: Environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    Ok(load(file, &env)?)
+    std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }
 
 /// The configuration of this process, if `serve` can work with it.

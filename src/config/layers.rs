@@ -49,6 +49,33 @@ pub(super) struct Draft {
 /// Every fault found: a file that cannot be read, an unknown key, a value of the wrong kind or out of range, two
 /// settings that contradict each other.
 pub fn load(file: Option<&Path>, env: &Environment) -> Result<Loaded, ConfigError> {
+    let draft = read(file, env);
+    let settings = ConfigError::unless_empty(draft.faults, draft.settings)?;
+    let config = assemble(&settings)?;
+    let faults = check::contradictions(&config, &settings);
+    ConfigError::unless_empty(faults, Loaded { config, settings })
+}
+
+/// Every fault at once, those that only keep `serve` from starting among them, and what the settings come to without
+/// those at fault: for somebody who wants to look at the rest all the same. Nothing may be started with it.
+#[must_use]
+pub fn examine(file: Option<&Path>, env: &Environment) -> (Option<Loaded>, Vec<Fault>) {
+    let Draft { settings, mut faults } = read(file, env);
+    match assemble(&settings) {
+        Err(error) => {
+            faults.extend(error.faults);
+            (None, faults)
+        }
+        Ok(config) => {
+            faults.extend(check::contradictions(&config, &settings));
+            faults.extend(check::obstacles(&config, &settings));
+            (Some(Loaded { config, settings }), faults)
+        }
+    }
+}
+
+/// All layers, one over the other.
+fn read(file: Option<&Path>, env: &Environment) -> Draft {
     let mut draft = Draft::default();
     draft.layer(DEFAULTS, |_| Origin::Default);
     if let Some(path) = file {
@@ -58,10 +85,7 @@ pub fn load(file: Option<&Path>, env: &Environment) -> Result<Loaded, ConfigErro
         }
     }
     environment::layer(env, &mut draft);
-    let settings = ConfigError::unless_empty(draft.faults, draft.settings)?;
-    let config = assemble(&settings)?;
-    let faults = check::contradictions(&config, &settings);
-    ConfigError::unless_empty(faults, Loaded { config, settings })
+    draft
 }
 
 impl fmt::Debug for Loaded {
@@ -84,6 +108,13 @@ impl Loaded {
     #[must_use]
     pub fn origin(&self, key: &str) -> String {
         self.settings.get(key).map(|setting| setting.origin.to_string()).unwrap_or_default()
+    }
+
+    /// How many settings there are, and how many of them a file or the environment gave.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let given = self.settings.values().filter(|setting| setting.origin != Origin::Default).count();
+        (self.settings.len(), given)
     }
 
     /// The settings in force as TOML, each with its origin as a comment; a secret that was set is not shown.

@@ -18,7 +18,7 @@ use serde::Deserialize;
 pub use credentials::is_project_id;
 pub use fault::{ConfigError, Fault, Origin};
 pub use file::{LONGEST_FILE, read, read_file};
-pub use layers::{Environment, Loaded, load};
+pub use layers::{Environment, Loaded, examine, load};
 
 /// The defaults, compiled in: `config/default.toml` is the documentation of every key.
 pub const DEFAULTS: &str = include_str!("../../config/default.toml");

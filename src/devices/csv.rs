@@ -70,7 +70,7 @@ impl Header {
     /// # Errors
     /// What is wrong with its quotes or the number of its fields.
     pub(super) fn read(&self, line: &str) -> Result<Option<ImportLine>, String> {
-        let mut fields = split(line, self.delimiter)?;
+        let mut fields = self::fields(line, self.delimiter)?;
         if fields.iter().all(String::is_empty) {
             return Ok(None);
         }
@@ -106,11 +106,14 @@ fn place(name: &str) -> Option<usize> {
 
 /// Names of a header; one that does not split holds no name of ours.
 fn names(line: &str, delimiter: char) -> Vec<String> {
-    split(line, delimiter).unwrap_or_default()
+    fields(line, delimiter).unwrap_or_default()
 }
 
 /// The fields of one line, spaces around them taken off.
-fn split(line: &str, delimiter: char) -> Result<Vec<String>, String> {
+///
+/// # Errors
+/// What is wrong with its quotes, and where.
+pub fn fields(line: &str, delimiter: char) -> Result<Vec<String>, String> {
     let mut fields = Vec::new();
     let mut rest = Some(line);
     while let Some(begun) = rest {
@@ -287,7 +290,7 @@ mod tests {
         /// csv-core takes more than we do; what we take it reads alike.
         #[test]
         fn what_is_taken_is_what_others_read(line in "[ab\",]{1,24}") {
-            let Ok(fields) = split(&line, ',') else { return Ok(()) };
+            let Ok(fields) = fields(&line, ',') else { return Ok(()) };
             let (mut out, mut ends) = ([0; 64], [0; 64]);
             let (_, _, _, n) = csv_core::Reader::new().read_record(format!("{line}\n").as_bytes(), &mut out, &mut ends);
             let begins = std::iter::once(0).chain(ends.iter().copied());

@@ -9,6 +9,7 @@ mod lines;
 mod register;
 mod row;
 
+pub use csv::fields;
 pub use export::Export;
 pub use follows::{FollowsDraft, MAX_FOLLOWS, show_follows};
 pub use import::{Import, Stopped, Verdict};

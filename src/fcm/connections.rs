@@ -122,19 +122,8 @@ impl Connections {
     /// # Errors
     /// [`FcmError`] names the setting and the fix.
     pub fn new(settings: &Settings) -> Result<Self, FcmError> {
-        let base = settings.endpoint.trim_end_matches('/');
-        let target = |path: String| {
-            Target::parse(&format!("{base}{path}")).ok_or_else(|| FcmError::Endpoint(settings.endpoint.clone()))
-        };
-        let project = &settings.project_id;
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':' | b'_');
-        if project.is_empty() || !project.bytes().all(plain) {
-            return Err(FcmError::ProjectId(project.clone()));
-        }
-        let (send, root) = (target(format!("/v1/projects/{project}/messages:send"))?, target("/".to_owned())?);
-        let tls = tls::client_config(settings.ca_pem.as_deref(), tls::HTTP2_ONLY, send.is_https())?;
-        let dialler = Arc::new(Dialler::new(&root, tls, settings.connect_timeout.min(settings.attempt_timeout))?);
-        let settings = settings.clone();
+        let (dialler, send, root) = way(settings)?;
+        let (dialler, settings) = (Arc::new(dialler), settings.clone());
         let inner = Inner { settings, dialler, send, root, open: RefCell::default(), next_id: Cell::new(1) };
         Ok(Self(Rc::new(inner)))
     }
@@ -277,7 +266,24 @@ impl Inner {
     }
 }
 
-fn post(to: &Target, authorization: &HeaderValue, length: usize) -> Request<()> {
+/// The way to the endpoint: who dials, where a send goes, and where a request that is none.
+pub(super) fn way(settings: &Settings) -> Result<(Dialler, Target, Target), FcmError> {
+    let base = settings.endpoint.trim_end_matches('/');
+    let target = |path: String| {
+        Target::parse(&format!("{base}{path}")).ok_or_else(|| FcmError::Endpoint(settings.endpoint.clone()))
+    };
+    let project = &settings.project_id;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':' | b'_');
+    if project.is_empty() || !project.bytes().all(plain) {
+        return Err(FcmError::ProjectId(project.clone()));
+    }
+    let (send, root) = (target(format!("/v1/projects/{project}/messages:send"))?, target("/".to_owned())?);
+    let tls = tls::client_config(settings.ca_pem.as_deref(), tls::HTTP2_ONLY, send.is_https())?;
+    let dialler = Dialler::new(&root, tls, settings.connect_timeout.min(settings.attempt_timeout))?;
+    Ok((dialler, send, root))
+}
+
+pub(super) fn post(to: &Target, authorization: &HeaderValue, length: usize) -> Request<()> {
     let mut request = get(to);
     *request.method_mut() = Method::POST;
     let headers = request.headers_mut();

@@ -100,6 +100,18 @@ impl Link {
         }
     }
 
+    /// Waits for the peer to speak; how many streams it allows at once.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn spoken(&self) -> Result<u32, Broken> {
+        match self.up().await {
+            State::Up(sender) => Ok(u32::try_from(sender.current_max_send_streams()).unwrap_or(u32::MAX)),
+            State::Failed(broken) => Err(broken),
+            State::Dialling | State::Ended => Err(Broken::Connect),
+        }
+    }
+
     /// When the peer was last heard.
     #[must_use]
     pub fn heard(&self) -> Option<Instant> {

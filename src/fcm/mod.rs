@@ -11,6 +11,7 @@ pub mod assertion;
 pub mod attempted;
 pub mod bearer;
 pub mod broken;
+pub mod checkup;
 pub mod classify;
 pub mod connections;
 pub mod credentials;

@@ -36,6 +36,24 @@ impl From<MetadataServer> for TokenSource {
     }
 }
 
+impl TokenSource {
+    /// Who is asked, as a person would name it; nothing secret.
+    #[must_use]
+    pub fn asks(&self) -> String {
+        match self {
+            Self::Account(account, _) => account.token_uri.clone(),
+            Self::Metadata(server) => server.token().uri().to_string(),
+        }
+    }
+}
+
+fn date(wire: &Wire) -> Option<String> {
+    match wire {
+        Wire::Answer(answer) => answer.date.clone(),
+        Wire::Broken(_) => None,
+    }
+}
+
 /// Who wants the key file read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asker {
@@ -67,18 +85,24 @@ impl Source {
 
     /// The request; it is charged already, so that an assertion, which is dated, does not grow old while it waits.
     pub(super) async fn ask(&self) -> Result<Granted, TokenError> {
+        self.ask_dated().await.0
+    }
+
+    /// The same with the `Date` of the answer.
+    pub(super) async fn ask_dated(&self) -> (Result<Granted, TokenError>, Option<String>) {
         match &self.from {
             TokenSource::Account(key, _) => self.exchange(key).await,
             TokenSource::Metadata(server) => {
                 let (wire, genuine) = self.http.get_metadata(server.token(), REQUEST_TIMEOUT).await;
-                read_metadata(&wire, genuine, (self.clock)())
+                (read_metadata(&wire, genuine, (self.clock)()), date(&wire))
             }
         }
     }
 
-    async fn exchange(&self, key: &ServiceAccount) -> Result<Granted, TokenError> {
-        let signed = assertion::sign(key, (self.clock)());
-        let signed = signed.map_err(|_| TokenError::Refused("the private key cannot sign".to_owned()))?;
+    async fn exchange(&self, key: &ServiceAccount) -> (Result<Granted, TokenError>, Option<String>) {
+        let Ok(signed) = assertion::sign(key, (self.clock)()) else {
+            return (Err(TokenError::Refused("the private key cannot sign".to_owned())), None);
+        };
         let fields = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", signed.as_str())];
         let wire = self.http.post_form(&key.token_endpoint, &fields, REQUEST_TIMEOUT).await;
         let now = (self.clock)();
@@ -87,7 +111,7 @@ impl Source {
         {
             tracing::warn!(target: "fanfare::fcm", skew, "clock skew");
         }
-        read(&wire, now)
+        (read(&wire, now), date(&wire))
     }
 
     /// Reads the key file again; whether there is another key now. A file with a fault leaves the old key in force.

@@ -181,6 +181,11 @@ fn followed(facts: &Explained, known: &KnownDevice, meets: Meets) -> Reason {
     no(because, true, text)
 }
 
+/// Whether it wants events of this kind now.
+pub(super) fn wants(facts: &Explained, known: &KnownDevice, kinds: KindMask) -> bool {
+    matches!(meets(facts, known, kinds), Meets::Wants(_))
+}
+
 fn meets(facts: &Explained, known: &KnownDevice, kinds: KindMask) -> Meets {
     let follows = &known.view.follows;
     let wanted = &facts.job.event.subjects;

@@ -24,13 +24,16 @@ pub fn explain(facts: &Explained, device: &DeviceId, catalogue: &Catalogue) -> R
             superseded(&mut told, facts);
         }
         None => {
-            // As the freeze asks: a type that has left the catalogue reaches those who follow everything.
-            let kind = catalogue.get(&facts.job.event.kind);
-            let kinds = kind.map_or(KindMask::ALL, |kind| KindMask::only(kind.bit));
-            take(&mut told, absence::reason(facts, kinds));
+            take(&mut told, absence::reason(facts, kinds(facts, catalogue)));
         }
     }
     Ok(told)
+}
+
+/// As the freeze asks: a type that has left the catalogue reaches those who follow everything.
+pub(super) fn kinds(facts: &Explained, catalogue: &Catalogue) -> KindMask {
+    let kind = catalogue.get(&facts.job.event.kind);
+    kind.map_or(KindMask::ALL, |kind| KindMask::only(kind.bit))
 }
 
 fn blank(facts: &Explained, device: &DeviceId) -> Result<Explanation, StoreError> {

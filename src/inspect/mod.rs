@@ -2,8 +2,10 @@
 //! Must never know: SQL, HTTP, or how anything is sent.
 
 mod absence;
+pub mod doctor;
 mod explain;
 mod outcomes;
+pub mod shadow;
 pub mod stats;
 #[cfg(test)]
 mod tests;

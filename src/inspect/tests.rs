@@ -20,7 +20,7 @@ const BEFORE: i64 = ACCEPTED - 5_000;
 const AFTER: i64 = ACCEPTED + 5_000;
 const KEY: DeviceKey = DeviceKey(7);
 
-fn catalogue() -> Catalogue {
+pub(super) fn catalogue() -> Catalogue {
     Catalogue::parse(BUILT_IN).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn goals() -> KindMask {
     KindMask::only(catalogue().types["goal"].bit)
 }
 
-fn facts() -> Explained {
+pub(super) fn facts() -> Explained {
     let event = Event {
         id: EventId::parse("evt-1").unwrap(),
         kind: "goal".to_owned(),
@@ -62,7 +62,7 @@ fn facts() -> Explained {
     }
 }
 
-fn known(subjects: Vec<(String, KindMask)>) -> KnownDevice {
+pub(super) fn known(subjects: Vec<(String, KindMask)>) -> KnownDevice {
     let device = Device {
         id: DeviceId::parse("phone-1").unwrap(),
         user: UserId::parse("u1").unwrap(),
@@ -75,7 +75,7 @@ fn known(subjects: Vec<(String, KindMask)>) -> KnownDevice {
     KnownDevice { view, created_ms: BEFORE, follows_ms: BEFORE, state_ms: 0 }
 }
 
-fn place() -> Place {
+pub(super) fn place() -> Place {
     Place {
         key: KEY,
         chunk: ChunkRef { fanout: FanoutId(17), no: 3 },
@@ -99,13 +99,13 @@ fn of(place: Place) -> Explanation {
     told(&Explained { place: Some(place), ..facts() })
 }
 
-fn with(change: impl FnOnce(&mut KnownDevice)) -> Explained {
+pub(super) fn with(change: impl FnOnce(&mut KnownDevice)) -> Explained {
     let mut facts = facts();
     change(facts.device.as_mut().unwrap());
     facts
 }
 
-fn failure(outcome: Outcome) -> KeptFailure {
+pub(super) fn failure(outcome: Outcome) -> KeptFailure {
     KeptFailure {
         outcome,
         cause: Cause::None,

@@ -20,6 +20,7 @@ mod import;
 mod pages;
 mod planted;
 pub mod postgres;
+mod probe;
 pub mod records;
 mod replay;
 pub mod sqlite;
@@ -39,6 +40,7 @@ use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
 pub use claiming::{ClaimRequest, Open};
 pub use explained::{CancelReply, ChunkState, Explained, FormerDevice, KeptFailure, KnownDevice, Place};
+pub use probe::{ConnectionFacts, FileLock, PostgresFacts, SchemaState, SqliteFacts};
 pub use records::*;
 pub use replay::{FrozenPage, Kin, NewReplay, ReplayReply, ResumeReply};
 pub use upkeep::{NewSweep, Purge, SweepBegun, SweepEnd};
@@ -258,6 +260,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Devices with what they follow, in order of key.
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError>;
+
+    /// The ids of devices by their rows, those that were deleted since among them.
+    async fn device_ids(&self, keys: Vec<DeviceKey>) -> Result<Vec<(DeviceKey, DeviceId)>, StoreError>;
+
+    /// The devices that have these addresses now; one that nobody has is left out.
+    async fn holders(&self, addresses: Vec<String>) -> Result<Vec<(String, DeviceId)>, StoreError>;
 
     /// Waits for what was handed to the database, then closes it.
     async fn close(&self);

@@ -5,6 +5,7 @@ mod accept;
 mod call;
 mod cancel;
 mod claim;
+mod compare;
 mod correct;
 mod devices;
 mod explain;
@@ -17,6 +18,7 @@ mod import;
 mod ingest;
 mod instance;
 mod pool;
+mod probe;
 mod purge;
 mod reads;
 mod replay;
@@ -51,6 +53,7 @@ use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
+pub use probe::probe;
 pub use statements::STATEMENTS;
 
 /// The store on Postgres 14 or newer (`bit_count`).
@@ -90,8 +93,12 @@ impl PostgresStore {
     /// The database by its server and name, without anything secret.
     #[must_use]
     pub fn place(&self) -> String {
-        let name = self.options.get_database().unwrap_or("(of the user's name)");
-        format!("{}:{}/{name}", self.options.get_host(), self.options.get_port())
+        Self::place_of(&self.options)
+    }
+
+    fn place_of(options: &PgConnectOptions) -> String {
+        let name = options.get_database().unwrap_or("(of the user's name)");
+        format!("{}:{}/{name}", options.get_host(), options.get_port())
     }
 
     /// Sets how long a call may take once it has a connection, instead of 12 s. A settle may take a minute more, and a
@@ -318,6 +325,14 @@ impl Store for PostgresStore {
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
         on!(self.main, "device_page", |conn| export::page(conn, page))
+    }
+
+    async fn device_ids(&self, keys: Vec<DeviceKey>) -> Result<Vec<(DeviceKey, DeviceId)>, StoreError> {
+        on!(self.main, "device_ids", |conn| compare::device_ids(conn, &keys))
+    }
+
+    async fn holders(&self, addresses: Vec<String>) -> Result<Vec<(String, DeviceId)>, StoreError> {
+        on!(self.main, "holders", |conn| compare::holders(conn, &addresses))
     }
 
     async fn close(&self) {

@@ -25,7 +25,7 @@ const LET_THROUGH: Duration = Duration::from_secs(1);
 const TRIES: u32 = 150;
 
 /// The migrations compiled into this build.
-fn migrator() -> Migrator {
+pub(super) fn migrator() -> Migrator {
     sqlx::migrate!("migrations/postgres")
 }
 
@@ -79,6 +79,12 @@ fn refused(e: MigrateError) -> Fault {
         M::VersionMissing(version) => newer(version),
         other => Fault::Ours(StoreError::Schema(other.to_string())),
     }
+}
+
+/// Number and checksum of what was applied. One that failed half-way is as good as none.
+pub(super) async fn applied(conn: &mut PgConnection) -> Result<Vec<(i64, Vec<u8>)>, Fault> {
+    let rows: Vec<(i64, Vec<u8>, bool)> = sqlx::query_as(APPLIED).fetch_all(conn).await?;
+    Ok(rows.into_iter().filter(|(_, _, whole)| *whole).map(|(version, sum, _)| (version, sum)).collect())
 }
 
 /// Compares what was applied with what this build brings.

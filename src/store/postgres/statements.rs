@@ -2,8 +2,8 @@
 //! Must never know: what a statement is for.
 
 use super::{
-    accept, cancel, claim, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool, purge,
-    reads, replay, schema, settle, sweep,
+    accept, cancel, claim, compare, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool,
+    probe, purge, reads, replay, schema, settle, sweep,
 };
 
 /// Every statement of this room, by file and name.
@@ -23,6 +23,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("claim.OWNED", claim::OWNED),
     ("claim.RELEASE", claim::RELEASE),
     ("claim.RECALL", claim::RECALL),
+    ("compare.DEVICE_IDS", compare::DEVICE_IDS),
+    ("compare.HOLDERS", compare::HOLDERS),
     ("correct.ALONE", correct::ALONE),
     ("correct.BRIEFLY", correct::BRIEFLY),
     ("correct.KNOWN", correct::KNOWN),
@@ -87,6 +89,10 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("instance.FREE_FREEZES", instance::FREE_FREEZES),
     ("instance.LEAVE", instance::LEAVE),
     ("pool.DURABLE", pool::DURABLE),
+    ("probe.LIMITS", probe::LIMITS),
+    ("probe.CLOCK", probe::CLOCK),
+    ("probe.HAS_INSTANCES", probe::HAS_INSTANCES),
+    ("probe.LIVE", probe::LIVE),
     ("purge.TAKE", purge::TAKE),
     ("purge.FAILURES", purge::FAILURES),
     ("purge.PARTS", purge::PARTS),

@@ -4,7 +4,9 @@
 mod accept;
 mod cancel;
 mod claim;
+mod compare;
 mod correct;
+mod counts;
 mod device;
 mod explain;
 mod export;
@@ -16,6 +18,7 @@ mod frozen;
 mod import;
 mod lease;
 mod open;
+mod probe;
 mod purge;
 mod replay;
 mod rows;
@@ -51,9 +54,10 @@ use crate::domain::derived::{Pause, Source};
 use crate::domain::ids::{BootId, ChunkRef, DeviceId, DeviceKey, EventId, FanoutId};
 use crate::domain::recipient::{Device, Follows};
 use crate::domain::tally::PartCounters;
+pub use counts::WriteCounts;
 use fault::{Answer, Fault};
+pub use probe::probe;
 pub use sql::STATEMENTS;
-pub use writer::WriteCounts;
 use writer::Writer;
 
 /// The store in one SQLite file, open in one process at a time.
@@ -325,6 +329,14 @@ impl Store for SqliteStore {
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {
         self.ask(open::ACQUIRE_TIMEOUT, move |c| export::page(c, page).boxed()).await
+    }
+
+    async fn device_ids(&self, keys: Vec<DeviceKey>) -> Result<Vec<(DeviceKey, DeviceId)>, StoreError> {
+        self.read(move |c| compare::device_ids(c, keys).boxed()).await
+    }
+
+    async fn holders(&self, addresses: Vec<String>) -> Result<Vec<(String, DeviceId)>, StoreError> {
+        self.read(move |c| compare::holders(c, addresses).boxed()).await
     }
 
     async fn close(&self) {

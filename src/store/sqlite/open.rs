@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, SqliteConnection, query_as};
+use sqlx::{ConnectOptions, SqliteConnection, SqlitePool, query_as};
 use tokio::sync::Semaphore;
 
 use super::fault::{Answer, Fault, newer};
@@ -46,15 +46,30 @@ impl SqliteStore {
         let options = options(&path);
         let writer = Writer::start(options.clone(), &path, lock).await.map_err(|fault| named(&path, fault.0))?;
         writer.run(1, |c| expire_leases(c).boxed()).await.map_err(|error| named(&path, error))?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            .test_before_acquire(false)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_lazy_with(options.create_if_missing(false).read_only(true));
-        Ok(Self { writer, readers, turns: Arc::new(Semaphore::new(FOR_CALLERS)) })
+        Ok(Self { writer, readers: readers(options), turns: Arc::new(Semaphore::new(FOR_CALLERS)) })
     }
+
+    /// Opens the database to read, beside a running service or without one: neither lock nor leases are touched, and
+    /// whatever writes is answered [`StoreError::Unavailable`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when the file is not there.
+    pub fn look(path: &Path) -> Result<Self, StoreError> {
+        let path = absolute(path)?;
+        std::fs::metadata(&path).map_err(|e| unavailable(&path, &e))?;
+        let turns = Arc::new(Semaphore::new(FOR_CALLERS));
+        Ok(Self { writer: Writer::none(), readers: readers(options(&path)), turns })
+    }
+}
+
+fn readers(options: SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(options.create_if_missing(false).read_only(true))
 }
 
 /// Not in a file of a newer build, which is refused: what its tables mean is not known here.
@@ -69,7 +84,7 @@ async fn expire_leases(conn: &mut SqliteConnection) -> Answer<()> {
 }
 
 /// SQLite reads a name that begins with `file:` as a URL; an absolute path never does.
-fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
     let path = std::path::absolute(path).map_err(|e| unavailable(path, &e))?;
     match path.parent() {
         Some(directory) if !directory.is_dir() => Err(StoreError::Unavailable(format!(
@@ -80,10 +95,15 @@ fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-fn lock(path: &Path) -> Result<File, StoreError> {
+/// What is locked: a file beside it, for SQLite has locks of its own on the database.
+pub(super) fn lock_file(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let name = PathBuf::from(name);
+    PathBuf::from(name)
+}
+
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let name = lock_file(path);
     let file = File::options().create(true).write(true).truncate(false).open(&name);
     let file = file.map_err(|e| unavailable(&name, &e))?;
     match file.try_lock() {
@@ -104,7 +124,7 @@ fn named(path: &Path, error: StoreError) -> StoreError {
     }
 }
 
-fn unavailable(path: &Path, error: &std::io::Error) -> StoreError {
+pub(super) fn unavailable(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unavailable(format!("{}: {error}", path.display()))
 }
 
@@ -126,7 +146,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
 }
 
 /// The migrations compiled into this build.
-fn migrator() -> Migrator {
+pub(super) fn migrator() -> Migrator {
     sqlx::migrate!("migrations/sqlite")
 }
 
@@ -139,7 +159,7 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Answer<u32> {
     Ok(u32::try_from(after - before).unwrap_or(u32::MAX))
 }
 
-async fn applied(conn: &mut SqliteConnection) -> Answer<Vec<(i64, Vec<u8>)>> {
+pub(super) async fn applied(conn: &mut SqliteConnection) -> Answer<Vec<(i64, Vec<u8>)>> {
     Ok(query_as(sql::APPLIED).fetch_all(conn).await?)
 }
 

@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -19,6 +19,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection, query_scalar};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use super::counts::{Counts, WriteCounts};
 use super::fault::{Answer, Fault};
 use super::file::OpenFile;
 use crate::mutant;
@@ -36,21 +37,6 @@ const BATCH_ROWS: usize = 1_000;
 pub(super) struct Writer {
     inbox: mpsc::Sender<Message>,
     counts: Arc<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
-    jobs: AtomicU64,
-    commits: AtomicU64,
-}
-
-/// Work of the writer since it was opened: jobs per commit say how much group commit saves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteCounts {
-    /// Jobs run, failed ones too.
-    pub jobs: u64,
-    /// Transactions committed.
-    pub commits: u64,
 }
 
 enum Message {
@@ -77,6 +63,11 @@ impl Writer {
         };
         tokio::spawn(task.serve(waiting));
         Ok(Self { inbox, counts })
+    }
+
+    /// One that takes no work.
+    pub(super) fn none() -> Self {
+        Self { inbox: mpsc::channel(1).0, counts: Arc::default() }
     }
 
     /// Runs `work` in the next transaction and answers when that has ended. `rows` = how many it writes, roughly.
@@ -135,10 +126,7 @@ impl Writer {
     }
 
     pub(super) fn counts(&self) -> WriteCounts {
-        WriteCounts {
-            jobs: self.counts.jobs.load(Ordering::Relaxed),
-            commits: self.counts.commits.load(Ordering::Relaxed),
-        }
+        self.counts.read()
     }
 }
 

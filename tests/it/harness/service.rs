@@ -109,6 +109,11 @@ impl World {
         fanfare::app::open_store(&load(None, &self.settings).unwrap().config).await.unwrap()
     }
 
+    /// A connection beside the service. Only on Postgres.
+    pub async fn connection(&self) -> sqlx::PgConnection {
+        self.postgres.as_ref().expect("a world on Postgres").connection().await
+    }
+
     /// Puts a proxy between services started from now on and Postgres.
     pub async fn proxy_postgres(&mut self) -> Proxy {
         let url = self.postgres.as_ref().expect("a world on Postgres").url.clone();

@@ -12,6 +12,12 @@ statements! {
         WHERE c.fanout_id = ?1 AND c.chunk_no >= ?2 AND c.chunk_no < ?3 ORDER BY c.chunk_no";
     FAILURES_OF = "SELECT chunk_no, ordinal, outcome FROM failure
         WHERE fanout_id = ?1 AND chunk_no >= ?2 AND chunk_no < ?3";
+    // For a comparison with another system's list.
+    DEVICE_IDS = "SELECT device_key, id FROM device WHERE device_key IN (SELECT value FROM json_each(?1))
+        UNION ALL SELECT device_key, id FROM former_device WHERE device_key IN (SELECT value FROM json_each(?1))";
+    HOLDERS = "SELECT token, id FROM device WHERE token IN (SELECT value FROM json_each(?1))
+        UNION ALL SELECT fid, id FROM device WHERE fid IN (SELECT value FROM json_each(?1))";
+
     LIVE_OF = "SELECT device_key FROM device WHERE device_key IN (SELECT value FROM json_each(?1)) AND state = 0";
     // Replays of the same message since, of whichever fan-out of the family: what an earlier one knew, its own recipients
     // were chosen by.

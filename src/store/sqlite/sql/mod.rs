@@ -35,6 +35,7 @@ pub const STATEMENTS: &[(&str, &str)] = &{
 // 2 closed, 3 set aside; device state 0 live, 1 tombstoned, 2 suspended. SQLite uses a partial index only when the
 // statement repeats its condition as a literal.
 statements! {
+    HAS_MIGRATIONS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')";
     APPLIED = "SELECT version, checksum FROM _sqlx_migrations ORDER BY version";
 
     // Instances.
