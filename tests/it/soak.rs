@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::harness::postgres::TestDatabase;
+
 /// Longest wait for a day of a quarter of a minute, its end, and a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -71,6 +73,20 @@ async fn slots_that_are_lent_while_a_few_sends_stall_are_what_keeps_the_law() {
     let report: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("a.json")).unwrap()).unwrap();
     assert!(states(&report).contains(&("lending", "ok")), "{out}");
     assert!(report["stalls"]["episodes"].as_u64() == Some(1), "{}", report["stalls"]);
+}
+
+/// On PostgreSQL, more to send than the ceiling lets through, while Redis is frozen and killed.
+#[tokio::test]
+async fn two_instances_without_redis_share_one_ceiling() {
+    let (dir, database) = (tempfile::tempdir().unwrap(), TestDatabase::create().await);
+    let fleet = ["--instances", "2", "--database", &database.url];
+    let args = ["--minutes", "0.5", "--faults", "redis-away", "--seed", "2", "--rate", "150", "--load", "80"];
+    let (code, out, err) = soak(dir.path(), &[&args[..], &fleet, &["--json", "a.json"]].concat(), &[]).await;
+    assert_eq!(code, Some(0), "{out}{err}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("a.json")).unwrap()).unwrap();
+    assert!(states(&report).contains(&("ceiling", "ok")) && report["absent"].as_array().unwrap().is_empty(), "{out}");
+    let modes = report["series"]["modes"].as_array().unwrap();
+    assert!(["shared", "split"].iter().all(|mode| modes.iter().any(|band| band["mode"] == *mode)), "{modes:?}");
 }
 
 #[tokio::test]

@@ -1,13 +1,16 @@
 //! Owns what must hold after a soak, each law by name, judged from what was seen and from nothing else.
 //! Must never know: how it was seen, or how it is shown.
 
+mod ceiling;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::faults::STALL_MS;
-use super::observed::{Observed, Sample, Span, Usage};
+use super::observed::{Observed, Sample, Usage};
 use crate::wire::Fanout;
+use ceiling::ceiling;
 
 /// How an invariant came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,19 +49,13 @@ pub struct Invariant {
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Most a second may hold of the ceiling.
-const MARGIN: f64 = 1.10;
 /// Growth of resident memory that is none, MB a minute.
 const FLAT: f64 = 1.0;
 /// Shortest time from which a growth is told, ms.
 const TELLING_MS: u64 = 60_000;
 /// File descriptors and tasks more than before that are none: connections of a pool come and go.
 const SLACK: u64 = 12;
-/// How long after Redis is back some of the instances may still be without it, ms: three pings and the longest dwell.
-const RETURN_MS: u64 = 14_000;
 
-/// How long after Redis went some of the instances may not have noticed, ms.
-const NOTICED_MS: u64 = 1_500;
 /// How long after it could be lent a slot surely is, ms.
 const LENT_MS: u64 = 300;
 /// Looks at the requests in flight from which something can be told.
@@ -181,38 +178,6 @@ fn duplicates(o: &Observed) -> Invariant {
     );
     let numbers = [("duplicates", o.seen.duplicates), ("allowed", bound), ("most", o.seen.most)];
     invariant("duplicates", o.seen.duplicates <= bound, says, &numbers.map(|(name, n)| (name, f(n))))
-}
-
-/// What a second that begins there may hold: the law, and that requests which leave on time arrive together where
-/// nobody looked for a while (once for whoever sends and once for whoever counts).
-fn allowed(o: &Observed, from_ns: u64) -> f64 {
-    let from_ms = from_ns.saturating_sub(o.began_ns) / 1_000_000;
-    // Once all have noticed that it is away, and until it is back, all are cut off.
-    let noticed = |span: &Span| from_ms >= span.from_ms + NOTICED_MS && from_ms + 1_000 <= span.to_ms;
-    let near = |span: &Span| from_ms + 1_000 >= span.from_ms && from_ms <= span.to_ms + RETURN_MS;
-    let away = o.away.iter().any(|span| near(span) && !noticed(span));
-    let n = f(o.instances.max(1) as u64);
-    // With p of N cut off these use p/N beside the whole of the others; with all of them cut off, nobody does.
-    let apart = if away { (n - 1.0) / n } else { 0.0 };
-    let near = |at: u64| at + 300 >= from_ms && at <= from_ms + 1_300;
-    let late = o.late.iter().filter(|(at, _)| near(*at)).map(|(_, late)| *late).max().unwrap_or(0);
-    o.rate * (MARGIN + apart + 2.0 * f(late) / 1000.0)
-}
-
-/// Never more than the ceiling in any second.
-fn ceiling(o: &Observed) -> Invariant {
-    let Some((held, most, from_ns)) = o.seen.worst_second(|from| allowed(o, from)) else {
-        return not_judged("ceiling", "nothing was sent");
-    };
-    let at = f(from_ns.saturating_sub(o.began_ns) / 1_000_000) / 1e3;
-    let most_seen = o.seen.worst_second(|_| 1.0).map_or(0, |worst| worst.0);
-    let says = format!(
-        "the second nearest to what it may hold has {held} requests of {most:.0} (ceiling {:.0}, {at:.1} s into the \
-         day); the fullest has {most_seen}",
-        o.rate
-    );
-    let numbers = [("worst", f(held)), ("allowed", most), ("at_s", at), ("fullest", f(most_seen))];
-    invariant("ceiling", f(held) <= most, says, &numbers)
 }
 
 /// Attempts that left are the requests the provider counted; after a kill, a lower bound of them.

@@ -159,6 +159,19 @@ fn while_redis_is_away_from_some_the_others_may_use_all_and_no_more() {
 }
 
 #[test]
+fn an_instance_that_left_redis_unasked_may_use_its_share_beside_the_others() {
+    let left = |n| {
+        move |o: &mut Observed| {
+            burst(n)(o);
+            o.instances = 2;
+            o.samples.iter_mut().filter(|s| s.at_ms == 20_500).for_each(|s| s.mode = "split".into());
+        }
+    };
+    assert_eq!(after(left(160)), Vec::<String>::new());
+    assert_eq!(after(left(161)), ["ceiling"]);
+}
+
+#[test]
 fn lateness_of_the_machine_explains_what_arrives_together_and_only_that() {
     let late = |at| {
         move |o: &mut Observed| {
