@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::path::shown;
 use crate::domain::event::FieldError;
+use crate::domain::text::showable;
 use crate::door::Reason;
 use crate::door::gate::retry_after_s;
 use crate::store::StoreError;
@@ -213,11 +214,11 @@ impl Refusal {
             kind: "about:blank".to_owned(),
             title: code.title().to_owned(),
             status: code.status(),
-            detail,
+            detail: showable(detail),
             code: code.as_str().to_owned(),
             retryable: code.retryable(),
             retry_after_s,
-            errors,
+            errors: errors.into_iter().map(shown).collect(),
             import,
             quota: quota.map(|limit| *limit),
         };
@@ -230,6 +231,11 @@ impl Refusal {
         tracing::error!(target: "fanfare::api", error = what, "request failed");
         Self::new(Code::Internal, "this is our fault; the service's log has more under this request's id")
     }
+}
+
+/// A caller's own name of a field may hold anything, and the answer may end on a terminal or in a log.
+fn shown(fault: FieldProblem) -> FieldProblem {
+    FieldProblem { field: showable(fault.field), problem: showable(fault.problem) }
 }
 
 impl From<Vec<FieldError>> for Refusal {

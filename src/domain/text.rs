@@ -81,6 +81,19 @@ pub fn is_unshowable(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// A text with what cannot be shown escaped, and all else as it is.
+#[must_use]
+pub fn showable(raw: String) -> String {
+    if !raw.contains(is_unshowable) {
+        return raw;
+    }
+    let mut text = String::with_capacity(raw.len() + 8);
+    for c in raw.chars() {
+        if is_unshowable(c) { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    text
+}
+
 /// A caller's text as an error may show it: quoted, escaped, short.
 #[must_use]
 pub fn quote(raw: &str) -> String {
@@ -124,6 +137,13 @@ mod tests {
     fn what_fits_is_not_touched() {
         assert!(matches!(shorten("Saka", 4), Cow::Borrowed("Saka")));
         assert_eq!(shorten("", 0), "");
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_escaped_and_nothing_else() {
+        assert_eq!(showable("/fields/m\nute".to_owned()), "/fields/m\\nute");
+        assert_eq!(showable("\u{1b}[31m\u{202e}x".to_owned()), "\\u{1b}[31m\\u{202e}x");
+        assert_eq!(showable("گل\u{200c}زن \"é\"".to_owned()), "گل\u{200c}زن \"é\"");
     }
 
     #[test]

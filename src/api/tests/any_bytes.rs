@@ -154,8 +154,7 @@ async fn judged(request: Request, catalogue: &Catalogue) -> Result<Event, Refusa
 
 /// What a post of an event may be answered with, by status, as the document has it.
 fn documented() -> Value {
-    let document: Value =
-        serde_json::from_str(include_str!("../../../docs/openapi.json")).expect("the document is JSON");
+    let document: Value = serde_json::from_str(&crate::api::openapi::document()).expect("the document is JSON");
     document["paths"]["/v1/events"]["post"]["responses"].clone()
 }
 

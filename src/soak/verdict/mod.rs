@@ -79,7 +79,8 @@ pub fn judge(o: &Observed) -> Vec<Invariant> {
 }
 
 fn invariant(name: &str, held: bool, says: String, numbers: &[(&str, f64)]) -> Invariant {
-    let numbers = numbers.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    // To a thousandth: more is noise, and not every number reads back from JSON to its last bit.
+    let numbers = numbers.iter().map(|(name, n)| ((*name).to_owned(), (n * 1000.0).round() / 1000.0)).collect();
     Invariant { name: name.to_owned(), state: if held { State::Ok } else { State::Violated }, says, numbers }
 }
 
