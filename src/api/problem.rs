@@ -218,7 +218,7 @@ impl Refusal {
             code: code.as_str().to_owned(),
             retryable: code.retryable(),
             retry_after_s,
-            errors: errors.into_iter().map(shown).collect(),
+            errors: errors.into_iter().map(escaped).collect(),
             import,
             quota: quota.map(|limit| *limit),
         };
@@ -234,7 +234,7 @@ impl Refusal {
 }
 
 /// A caller's own name of a field may hold anything, and the answer may end on a terminal or in a log.
-fn shown(fault: FieldProblem) -> FieldProblem {
+fn escaped(fault: FieldProblem) -> FieldProblem {
     FieldProblem { field: showable(fault.field), problem: showable(fault.problem) }
 }
 
