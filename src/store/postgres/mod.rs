@@ -5,6 +5,7 @@ mod accept;
 mod call;
 mod cancel;
 mod claim;
+mod copy;
 mod correct;
 mod devices;
 mod explain;
@@ -305,7 +306,7 @@ impl Store for PostgresStore {
     }
 
     async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
-        on!(self.main, "import", |conn| import::import(conn, &rows, revive))
+        detached(import::import(self.main.clone(), rows, revive)).await
     }
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {

@@ -2,8 +2,8 @@
 //! Must never know: what a statement is for.
 
 use super::{
-    accept, cancel, claim, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool, purge,
-    reads, replay, schema, settle, sweep,
+    accept, cancel, claim, copy, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool,
+    purge, reads, replay, schema, settle, sweep,
 };
 
 /// Every statement of this room, by file and name.
@@ -22,6 +22,9 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("claim.OF_A_STEP", claim::OF_A_STEP),
     ("claim.OWNED", claim::OWNED),
     ("claim.RELEASE", claim::RELEASE),
+    ("copy.KEYS", copy::KEYS),
+    ("copy.DEVICES", copy::DEVICES),
+    ("copy.FOLLOWS", copy::FOLLOWS),
     ("correct.ALONE", correct::ALONE),
     ("correct.BRIEFLY", correct::BRIEFLY),
     ("correct.KNOWN", correct::KNOWN),
@@ -73,11 +76,9 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("import.LOCK", import::LOCK),
     ("import.FOLLOWED", import::FOLLOWED),
     ("import.LET_GO", import::LET_GO),
-    ("import.INSERT", import::INSERT),
     ("import.UPDATE", import::UPDATE),
     ("import.UNFOLLOW", import::UNFOLLOW),
     ("import.FOLLOW", import::FOLLOW),
-    ("import.FOLLOW_FIRST", import::FOLLOW_FIRST),
     ("import.REVIVE", import::REVIVE),
     ("instance.BEAT", instance::BEAT),
     ("instance.LOOK", instance::LOOK),
