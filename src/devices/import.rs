@@ -1,11 +1,13 @@
 //! Owns the import of many devices: lines in, batches to the store, a reason for each line that was not taken.
 //! Must never know: where the bytes come from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::task::Poll;
 
-use tokio::task::JoinHandle;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 
 use super::lines::{Line, Lines};
 use super::row::{Found, Reader, Refused};
@@ -15,8 +17,8 @@ use crate::domain::recipient::Address;
 use crate::store::{ImportRow, Imported, Store, StoreError};
 use crate::wire::{Format, ImportAnswer};
 
-/// Rows of one batch, one transaction: rows of one batch share pages of the trees they go to, and one `fsync`. With more, a
-/// flush would wait too long behind the one writer of SQLite (about 0.1 s now).
+/// Rows of one batch, which share pages of the trees they go to. With more, a flush would wait too long behind the one
+/// writer of SQLite.
 const BATCH_ROWS: usize = 2000;
 /// Database rows after which a batch is written although it has fewer lines: somebody may follow thousands.
 const BATCH_WRITTEN: usize = 5 * BATCH_ROWS;
@@ -46,7 +48,7 @@ pub enum Verdict {
     Unreadable,
 }
 
-/// One import in progress. Memory: one line, the batch that is filled and the one that is written meanwhile.
+/// One import in progress. Memory: one line, the batch that is filled and those that are written meanwhile.
 pub struct Import {
     store: Arc<dyn Store>,
     catalogue: Arc<Catalogue>,
@@ -54,7 +56,8 @@ pub struct Import {
     lines: Lines,
     reader: Reader,
     batch: Batch,
-    writing: Option<Writing>,
+    /// In the order of the file.
+    writing: VecDeque<Writing>,
     answer: ImportAnswer,
     end_seen: bool,
     unreadable: bool,
@@ -62,7 +65,7 @@ pub struct Import {
 
 /// A batch on its way into the store: the next one is read meanwhile, which is nearly half of the work.
 struct Writing {
-    task: JoinHandle<Result<Imported, StoreError>>,
+    task: BoxFuture<'static, Result<Imported, StoreError>>,
     last_line: u64,
     /// The last line about a device, and an earlier one.
     repeats: Vec<(u64, u64)>,
@@ -122,14 +125,15 @@ impl Import {
             lines: Lines::default(),
             reader: Reader::new(format),
             batch: Batch::default(),
-            writing: None,
+            writing: VecDeque::new(),
             answer: ImportAnswer::default(),
             end_seen: false,
             unreadable: false,
         }
     }
 
-    /// Takes the next bytes, cut anywhere. Returns once all but the last full batch are committed, so a fast sender waits.
+    /// Takes the next bytes, cut anywhere. Returns once all but the last full batches are
+    /// committed, so a fast sender waits.
     /// After a `Break` nothing more need be fed.
     ///
     /// # Errors
@@ -154,7 +158,7 @@ impl Import {
             self.take(line).await?;
         }
         self.write().await?;
-        self.written().await?;
+        self.written(0).await?;
         self.answer.kept_through = self.answer.kept_through.max(self.lines.ended());
         let verdict = self.verdict();
         Ok((self.told(), verdict))
@@ -162,7 +166,7 @@ impl Import {
 
     /// What was done so far, when its sender is lost.
     pub async fn so_far(mut self) -> ImportAnswer {
-        match self.written().await {
+        match self.written(0).await {
             Ok(()) => self.told(),
             Err(stopped) => *stopped.so_far,
         }
@@ -205,30 +209,38 @@ impl Import {
         if self.batch.full() { self.write().await } else { Ok(()) }
     }
 
-    /// Hands the batch to the store, once the one before is written.
+    /// Hands the batch to the store, once it has no more than it takes at once.
     async fn write(&mut self) -> Result<(), Stopped> {
-        self.written().await?;
+        self.written(self.store.imports_at_once() - 1).await?;
         let Batch { rows, last_line, earlier, .. } = std::mem::take(&mut self.batch);
         if rows.is_empty() {
+            self.written(0).await?;
             self.answer.kept_through = self.answer.kept_through.max(last_line);
             return Ok(());
         }
         let repeats = earlier.into_iter().map(|(at, line)| (rows[at].line, line)).collect();
         let (store, revive) = (Arc::clone(&self.store), self.revive);
-        let task = tokio::spawn(async move { store.import(rows, revive).await });
-        self.writing = Some(Writing { task, last_line, repeats });
+        let mut task = async move { store.import(rows, revive).await }.boxed();
+        // Polled once, the store has it, after those before.
+        let task = match futures_util::poll!(&mut task) {
+            Poll::Ready(done) => ready(done).boxed(),
+            Poll::Pending => task,
+        };
+        self.writing.push_back(Writing { task, last_line, repeats });
         Ok(())
     }
 
-    /// Waits for the batch that is being written.
-    async fn written(&mut self) -> Result<(), Stopped> {
-        let Some(Writing { task, last_line, repeats }) = self.writing.take() else { return Ok(()) };
-        let done = task.await.unwrap_or_else(|end| Err(StoreError::Statement(format!("an import ended early: {end}"))));
-        match done {
-            Ok(done) => self.count(done, &repeats),
-            Err(error) => return Err(Stopped { so_far: Box::new(std::mem::take(&mut self.answer)), error }),
+    /// Waits until no more than `left` batches are being written.
+    async fn written(&mut self, left: usize) -> Result<(), Stopped> {
+        while self.writing.len() > left
+            && let Some(Writing { task, last_line, repeats }) = self.writing.pop_front()
+        {
+            match task.await {
+                Ok(done) => self.count(done, &repeats),
+                Err(error) => return Err(Stopped { so_far: Box::new(std::mem::take(&mut self.answer)), error }),
+            }
+            self.answer.kept_through = self.answer.kept_through.max(last_line);
         }
-        self.answer.kept_through = self.answer.kept_through.max(last_line);
         Ok(())
     }
 

@@ -205,7 +205,11 @@ fn state_after(
     }
 }
 
-fn check(rows: &[ImportRow]) -> Result<(), StoreError> {
+/// Whether a batch is one at all; [`decide`] looks too.
+///
+/// # Errors
+/// As those of [`decide`].
+pub(crate) fn check(rows: &[ImportRow]) -> Result<(), StoreError> {
     let refuse = |what: &str| Err(StoreError::Statement(format!("import: {what}")));
     if rows.len() > MAX_ROWS {
         return refuse("too many rows in a batch");

@@ -253,9 +253,15 @@ pub trait Store: Send + Sync + 'static {
     /// Replaces what a device follows; `false` when there is no such device.
     async fn put_follows(&self, id: DeviceId, follows: Follows) -> Result<bool, StoreError>;
 
-    /// Imports up to 1,000 devices with their follows in one transaction, each id and each address once. A row takes its
-    /// address over from whoever has it; one about a dead device is rejected unless `revive` is asked for, and one that
-    /// says its device is dead never touches a live one. No row stops the batch.
+    /// How many batches of one import may be handed over before the first is answered; they are done in that order.
+    fn imports_at_once(&self) -> usize {
+        1
+    }
+
+    /// Imports up to 2,000 devices with their follows, each id and each address once. All of them are on disk when it
+    /// answers; when it fails, some may be. A row takes its address over from whoever has it; one about a dead device is
+    /// rejected unless `revive` is asked for, and one that says its device is dead never touches a live one. No row stops
+    /// the batch. It is handed over the first time the future is polled.
     async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError>;
 
     /// Devices with what they follow, in order of key.

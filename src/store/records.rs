@@ -280,6 +280,18 @@ pub struct Imported {
     pub rejected: Vec<ImportReject>,
 }
 
+impl Imported {
+    /// The two together.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.imported += other.imported;
+        self.updated += other.updated;
+        self.moved += other.moved;
+        self.revived += other.revived;
+        self.rejected.extend(other.rejected);
+        self
+    }
+}
+
 /// A line of an import that was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportReject {

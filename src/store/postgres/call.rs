@@ -36,6 +36,12 @@ impl Lane {
         Self { pool: self.pool.clone(), limit: self.limit + time }
     }
 
+    /// Whether a call may take a second connection: one more is left for whoever comes then.
+    pub(super) fn has_room(&self) -> bool {
+        let (open, idle) = (self.pool.size(), u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX));
+        open.saturating_sub(idle) + 3 <= self.pool.options().get_max_connections()
+    }
+
     /// Runs one call. A connection whose call did not come to its end is closed, never used again: it may be inside an
     /// open transaction, and the next answer on it may be that of this call.
     ///

@@ -1,18 +1,22 @@
 //! Owns the import of a batch of devices in a fixed number of statements.
 //! Must never know: the format of the input.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{Connection, FromRow, PgConnection, Postgres, Row, Transaction};
+use sqlx::{Connection, FromRow, PgConnection, Postgres, Transaction};
 
+use super::call::Lane;
+use super::copy::{self, Places};
 use super::devices::remove;
 use super::fault::Fault;
 use super::rows::{address, columns};
 use crate::domain::recipient::{DeviceState, KindMask};
-use crate::store::import::{Held, Taken, attach, decide, most_follows};
-use crate::store::{ImportRow, Imported};
+use crate::store::import::{Held, Taken, attach, check, decide, most_follows};
+use crate::store::{ImportRow, Imported, StoreError};
 
 /// A batch asks for two thousand known rows. While the table is small the planner would rather read all of it each time,
 /// which makes the import of a large file slower with every batch.
@@ -35,23 +39,6 @@ SELECT device_key, subject, wanted, kinds FROM follow WHERE device_key = ANY ($1
 /// row, and two devices may change places.
 pub(super) const LET_GO: &str = "
 UPDATE device SET token = NULL, fid = 'moving ' || device_key WHERE device_key = ANY ($1)";
-
-/// Whoever inserts the same device or address at the same time goes first; this transaction is then tried again and
-/// finds it there. Keys are given in the order of the file, which an export keeps, and rows written in that of their ids:
-/// two imports of the same devices in another order never wait for each other in a ring.
-pub(super) const INSERT: &str = "
-INSERT INTO device (device_key, id, token, fid, user_id, platform, locale, state, state_ms, registered_ms, created_ms,
-                    muted, follows_ms)
-OVERRIDING SYSTEM VALUE
-SELECT y.key, y.id, y.token, y.fid, y.user_id, y.platform, y.locale, y.state,
-       CASE WHEN y.state = 0 THEN 0 ELSE now.ms END, now.ms, now.ms,
-       coalesce(y.muted, 0), CASE WHEN y.muted IS NULL THEN 0 ELSE now.ms END
-FROM (SELECT nextval('device_device_key_seq') AS key, x.*
-      FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::smallint[], $7::bigint[],
-                  $8::text[]) AS x(token, fid, user_id, platform, locale, state, muted, id)) AS y,
-     (SELECT fanfare_now_ms() AS ms) AS now
-ORDER BY y.id COLLATE \"C\"
-RETURNING id, device_key";
 
 /// Mutes are null where the row says nothing new of follows. The version moves only when a verdict on the old row would
 /// not hold for the new one.
@@ -80,15 +67,28 @@ SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
 ON CONFLICT (subject, device_key) DO UPDATE SET wanted = EXCLUDED.wanted, kinds = EXCLUDED.kinds
 WHERE (f.wanted, f.kinds) <> (EXCLUDED.wanted, EXCLUDED.kinds)";
 
-/// Of devices nobody else knows yet.
-pub(super) const FOLLOW_FIRST: &str = "
-INSERT INTO follow (subject, device_key, wanted, kinds)
-SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])";
-
 /// Devices that live again and whose line says nothing new of follows.
 pub(super) const REVIVE: &str = "
 UPDATE follow f SET kinds = f.wanted & ~d.muted FROM device d
 WHERE d.device_key = ANY ($1) AND f.device_key = d.device_key";
+
+/// Rows of a batch that is worth two transactions.
+const WORTH_HALVING: usize = 500;
+
+/// What a look without locks found of some rows.
+struct Seen {
+    held: Vec<Held>,
+    /// For all of the rows, when none of them was there.
+    places: Option<Places>,
+}
+
+impl Seen {
+    /// The same for the rows up to `at`, and for those after; none of them is there.
+    fn halved(self, at: usize) -> (Self, Self) {
+        let (one, other) = self.places.map(|places| places.halved(at)).unzip();
+        (Self { held: Vec::new(), places: one }, Self { held: Vec::new(), places: other })
+    }
+}
 
 #[derive(Debug, FromRow)]
 struct HeldRow {
@@ -119,11 +119,64 @@ impl From<HeldRow> for Held {
     }
 }
 
-pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow], revive: bool) -> Result<Imported, Fault> {
+/// Imports a batch. One of new devices only, as most are of a first import, goes in two halves side by side, for neither can
+/// bear on the other: a server has more than one core, and one half works while the other waits for the disk.
+pub(super) async fn import(lane: Lane, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
+    check(&rows)?;
+    let (all, half) = (rows.len(), rows.len() / 2);
+    let rows = Arc::new(rows);
+    let part = |which, seen| Part { rows: Arc::clone(&rows), which, revive }.import(lane.clone(), seen);
+    if all < WORTH_HALVING || !lane.has_room() {
+        return part(0..all, None).await;
+    }
+    let looked_at = Arc::clone(&rows);
+    let seen = lane.clone().call("import", async move |conn: &mut PgConnection| look(conn, &looked_at).await).await?;
+    if !seen.held.is_empty() {
+        return part(0..all, Some(seen)).await;
+    }
+    let (one, other) = seen.halved(half);
+    let halves = tokio::join!(part(0..half, Some(one)), part(half..all, Some(other)));
+    Ok(halves.0?.and(halves.1?))
+}
+
+/// Rows of a batch that are imported in one transaction.
+struct Part {
+    rows: Arc<Vec<ImportRow>>,
+    which: Range<usize>,
+    revive: bool,
+}
+
+impl Part {
+    /// What was seen of the rows serves for the first try, the next looks again.
+    async fn import(self, lane: Lane, mut seen: Option<Seen>) -> Result<Imported, StoreError> {
+        let ask = async move |conn: &mut PgConnection| {
+            let rows = &self.rows[self.which.clone()];
+            let seen = match seen.take() {
+                Some(seen) => seen,
+                None => look(conn, rows).await?,
+            };
+            write(conn, rows, self.revive, seen).await
+        };
+        lane.call("import", ask).await
+    }
+}
+
+async fn look(conn: &mut PgConnection, rows: &[ImportRow]) -> Result<Seen, Fault> {
     let mut tx = conn.begin().await?;
     sqlx::query(BY_INDEX).execute(&mut *tx).await?;
-    let mut held = seen(&mut tx, rows).await?;
-    lock(&mut tx, rows, &mut held, revive).await?;
+    let held = seen(&mut tx, rows).await?;
+    let places = if held.is_empty() { Some(copy::places(&mut tx, rows.len()).await?) } else { None };
+    tx.commit().await?;
+    Ok(Seen { held, places })
+}
+
+async fn write(conn: &mut PgConnection, rows: &[ImportRow], revive: bool, seen: Seen) -> Result<Imported, Fault> {
+    let Seen { mut held, places } = seen;
+    let mut tx = conn.begin().await?;
+    if !held.is_empty() {
+        sqlx::query(BY_INDEX).execute(&mut *tx).await?;
+        lock(&mut tx, rows, &mut held, revive).await?;
+    }
     let decision = decide(rows, &held, revive)?;
     let moving: Vec<i64> = decision.taken.iter().filter_map(Taken::lets_go).collect();
     let (new, changed) = (decision.new_ones(), decision.changed());
@@ -133,8 +186,13 @@ pub(super) async fn import(conn: &mut PgConnection, rows: &[ImportRow], revive: 
     if !moving.is_empty() {
         sqlx::query(LET_GO).bind(moving).execute(&mut *tx).await?;
     }
-    let keys = insert(&mut tx, &new).await?;
-    follow(&mut tx, FOLLOW_FIRST, wanted(&new, &keys)).await?;
+    if !new.is_empty() {
+        let places = match places {
+            Some(places) => places,
+            None => copy::places(&mut tx, new.len()).await?,
+        };
+        copy::write(&mut tx, &new, &places).await?;
+    }
     update(&mut tx, &changed).await?;
     follow_anew(&mut tx, &changed).await?;
     tx.commit().await?;
@@ -186,16 +244,6 @@ async fn lock(
     Ok(())
 }
 
-/// Inserts devices; their keys by id.
-async fn insert(tx: &mut Transaction<'_, Postgres>, new: &[&Taken<'_>]) -> Result<HashMap<String, i64>, Fault> {
-    if new.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let ids: Vec<&str> = new.iter().map(|taken| taken.row.id().as_str()).collect();
-    let rows = with_rows(sqlx::query(INSERT), new).bind(ids).fetch_all(&mut **tx).await?;
-    rows.into_iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
-}
-
 async fn update(tx: &mut Transaction<'_, Postgres>, changed: &[&Taken<'_>]) -> Result<(), Fault> {
     if !changed.is_empty() {
         let keys: Vec<i64> = changed.iter().filter_map(|taken| taken.held).map(|held| held.key).collect();
@@ -220,12 +268,11 @@ fn with_rows<'q>(query: Query<'q, Postgres, PgArguments>, taken: &[&Taken<'_>]) 
 /// By subject and device, which is the order of their index: the types wanted and those of them that count.
 type Wanted<'a> = BTreeMap<(&'a str, i64), (i64, i64)>;
 
-/// What devices follow afterwards, where their rows say something new of it.
-fn wanted<'a>(taken: &[&Taken<'a>], keys: &HashMap<String, i64>) -> Wanted<'a> {
+/// What devices that were there follow afterwards, where their rows say something new of it.
+fn wanted<'a>(taken: &[&Taken<'a>]) -> Wanted<'a> {
     let mut wanted = BTreeMap::new();
     for one in taken {
-        let key = one.held.map(|held| held.key).or_else(|| keys.get(one.row.id().as_str()).copied());
-        let (Some(follows), Some(key)) = (one.follows, key) else { continue };
+        let (Some(follows), Some(key)) = (one.follows, one.held.map(|held| held.key)) else { continue };
         wanted.extend(follows.subjects.iter().map(|(subject, mask)| {
             let kinds = follows.kinds(*mask, one.state);
             ((subject.as_str(), key), (mask.0, kinds.0))
@@ -234,14 +281,14 @@ fn wanted<'a>(taken: &[&Taken<'a>], keys: &HashMap<String, i64>) -> Wanted<'a> {
     wanted
 }
 
-async fn follow(tx: &mut Transaction<'_, Postgres>, statement: &'static str, wanted: Wanted<'_>) -> Result<(), Fault> {
+async fn follow(tx: &mut Transaction<'_, Postgres>, wanted: Wanted<'_>) -> Result<(), Fault> {
     if wanted.is_empty() {
         return Ok(());
     }
     let (places, values): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
     let (subjects, of): (Vec<&str>, Vec<i64>) = places.into_iter().unzip();
     let (masks, kinds): (Vec<i64>, Vec<i64>) = values.into_iter().unzip();
-    sqlx::query(statement).bind(subjects).bind(of).bind(masks).bind(kinds).execute(&mut **tx).await?;
+    sqlx::query(FOLLOW).bind(subjects).bind(of).bind(masks).bind(kinds).execute(&mut **tx).await?;
     Ok(())
 }
 
@@ -249,13 +296,13 @@ async fn follow(tx: &mut Transaction<'_, Postgres>, statement: &'static str, wan
 async fn follow_anew(tx: &mut Transaction<'_, Postgres>, changed: &[&Taken<'_>]) -> Result<(), Fault> {
     let (said, silent): (Vec<&Taken<'_>>, Vec<&Taken<'_>>) = changed.iter().partition(|taken| taken.follows.is_some());
     let key = |taken: &&Taken<'_>| Some(taken.held?.key);
-    let wanted = wanted(&said, &HashMap::new());
+    let wanted = wanted(&said);
     if !said.is_empty() {
         let (subjects, of): (Vec<&str>, Vec<i64>) = wanted.keys().copied().unzip();
         let said: Vec<i64> = said.iter().filter_map(key).collect();
         sqlx::query(UNFOLLOW).bind(said).bind(subjects).bind(of).execute(&mut **tx).await?;
     }
-    follow(tx, FOLLOW, wanted).await?;
+    follow(tx, wanted).await?;
     let revived: Vec<i64> = silent.iter().filter(|taken| taken.revives()).filter_map(key).collect();
     if !revived.is_empty() {
         sqlx::query(REVIVE).bind(revived).execute(&mut **tx).await?;

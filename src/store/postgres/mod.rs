@@ -6,6 +6,7 @@ mod call;
 mod cancel;
 mod claim;
 mod compare;
+mod copy;
 mod correct;
 mod devices;
 mod explain;
@@ -320,7 +321,7 @@ impl Store for PostgresStore {
     }
 
     async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
-        on!(self.main, "import", |conn| import::import(conn, &rows, revive))
+        detached(import::import(self.main.clone(), rows, revive)).await
     }
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {

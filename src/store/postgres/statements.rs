@@ -2,8 +2,8 @@
 //! Must never know: what a statement is for.
 
 use super::{
-    accept, cancel, claim, compare, correct, devices, explain, export, flush, freeze, frozen, import, instance, pool,
-    probe, purge, reads, replay, schema, settle, sweep,
+    accept, cancel, claim, compare, copy, correct, devices, explain, export, flush, freeze, frozen, import, instance,
+    pool, probe, purge, reads, replay, schema, settle, sweep,
 };
 
 /// Every statement of this room, by file and name.
@@ -25,6 +25,9 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("claim.RECALL", claim::RECALL),
     ("compare.DEVICE_IDS", compare::DEVICE_IDS),
     ("compare.HOLDERS", compare::HOLDERS),
+    ("copy.KEYS", copy::KEYS),
+    ("copy.DEVICES", copy::DEVICES),
+    ("copy.FOLLOWS", copy::FOLLOWS),
     ("correct.ALONE", correct::ALONE),
     ("correct.BRIEFLY", correct::BRIEFLY),
     ("correct.KNOWN", correct::KNOWN),
@@ -76,11 +79,9 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("import.LOCK", import::LOCK),
     ("import.FOLLOWED", import::FOLLOWED),
     ("import.LET_GO", import::LET_GO),
-    ("import.INSERT", import::INSERT),
     ("import.UPDATE", import::UPDATE),
     ("import.UNFOLLOW", import::UNFOLLOW),
     ("import.FOLLOW", import::FOLLOW),
-    ("import.FOLLOW_FIRST", import::FOLLOW_FIRST),
     ("import.REVIVE", import::REVIVE),
     ("instance.BEAT", instance::BEAT),
     ("instance.LOOK", instance::LOOK),

@@ -18,6 +18,9 @@ use crate::store::{ImportRow, Imported};
 /// Rows of one statement that inserts: with more there is nothing left to save.
 const ROWS_AT_ONCE: usize = 100;
 
+/// Batches of one import in the writer's queue: as many as may share a transaction with two follows a device, and no more memory than that.
+pub(super) const AT_ONCE: usize = 10;
+
 #[derive(FromRow)]
 struct HeldRow {
     device_key: i64,

@@ -16,7 +16,9 @@ mod flush;
 mod freeze;
 mod frozen;
 mod import;
+mod job;
 mod lease;
+mod load;
 mod open;
 mod probe;
 mod purge;
@@ -322,9 +324,13 @@ impl Store for SqliteStore {
         self.writer.run(follows.subjects.len() + 1, move |c| device::put_follows(c, id, follows).boxed()).await
     }
 
+    fn imports_at_once(&self) -> usize {
+        import::AT_ONCE
+    }
+
     async fn import(&self, rows: Vec<ImportRow>, revive: bool) -> Result<Imported, StoreError> {
         let written: usize = rows.iter().map(ImportRow::written).sum();
-        self.writer.run(written, move |c| import::import(c, rows, revive).boxed()).await
+        self.writer.run_bulk(written, move |c| import::import(c, rows, revive).boxed()).await
     }
 
     async fn device_page(&self, page: DevicePage) -> Result<Vec<DeviceView>, StoreError> {

@@ -5,13 +5,11 @@
 //! commit that fails fails all its jobs. A caller who gives up drops the reply, never the job.
 
 use std::fs::File;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -20,8 +18,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::counts::{Counts, WriteCounts};
-use super::fault::{Answer, Fault};
+use super::fault::Answer;
 use super::file::OpenFile;
+use super::job::{Job, Pending, Turn, closed, too_late, whole_transaction};
+use super::load::Load;
 use crate::mutant;
 use crate::store::StoreError;
 use crate::telemetry::Outage;
@@ -58,6 +58,7 @@ impl Writer {
             file,
             conn: Some(conn),
             counts: Arc::clone(&counts),
+            load: Load::default(),
             outage: Outage::default(),
             _lock: lock,
         };
@@ -76,17 +77,26 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
     {
-        self.hand_over(rows, None, work).await
+        self.hand_over(rows, Turn::default(), work).await
     }
 
-    async fn hand_over<T, F>(&self, rows: usize, turn: Option<Arc<AtomicBool>>, work: F) -> Result<T, StoreError>
+    /// The same for a piece of bulk work. While nobody else waits, the pieces that do share a transaction: rows of many
+    /// share pages, and a page is written into the log once for a transaction. They are kept or lost together.
+    pub(super) async fn run_bulk<T, F>(&self, rows: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { rows, work: Some(work), result: None, turn, reply });
-        self.inbox.send(Message::Job(job)).await.map_err(|_| closed())?;
+        self.hand_over(rows, Turn { bulk: true, taken: None }, work).await
+    }
+
+    async fn hand_over<T, F>(&self, rows: usize, turn: Turn, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+    {
+        let (job, answer) = Pending::new(rows, turn, work);
+        self.inbox.send(Message::Job(Box::new(job))).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 
@@ -99,7 +109,7 @@ impl Writer {
     {
         let turn = Arc::new(AtomicBool::new(false));
         let writers = Arc::clone(&turn);
-        let shown = Some(Arc::clone(&turn));
+        let shown = Turn { bulk: false, taken: Some(Arc::clone(&turn)) };
         let mut answer = pin!(self.hand_over(rows, shown, move |conn| {
             let given_up = writers.swap(true, Ordering::Relaxed) || Instant::now() > start_by;
             if given_up { async { Err(too_late().into()) }.boxed() } else { work(conn) }
@@ -130,79 +140,8 @@ impl Writer {
     }
 }
 
-/// No job is to blame when the transaction fails: each may be tried again.
-fn whole_transaction(fault: Fault) -> StoreError {
-    match fault.0 {
-        StoreError::Statement(text) => StoreError::Unavailable(text),
-        other => other,
-    }
-}
-
-fn too_late() -> StoreError {
-    StoreError::Unavailable("the writer was busy for too long".to_owned())
-}
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
-}
-
-/// One caller's work, its result held back until the commit.
-#[async_trait]
-trait Job: Send {
-    fn rows(&self) -> usize;
-    /// Whether its caller has been told that its turn did not come in time.
-    fn given_up(&self) -> bool;
-    /// Whether what it wrote is to be kept.
-    async fn run(&mut self, conn: &mut SqliteConnection) -> bool;
-    fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
-}
-
-struct Pending<T, F> {
-    rows: usize,
-    work: Option<F>,
-    result: Option<Result<T, StoreError>>,
-    /// Taken by the writer, which takes this job out of its queue only once, or by the caller.
-    turn: Option<Arc<AtomicBool>>,
-    reply: oneshot::Sender<Result<T, StoreError>>,
-}
-
-#[async_trait]
-impl<T, F> Job for Pending<T, F>
-where
-    T: Send + 'static,
-    F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
-{
-    fn rows(&self) -> usize {
-        self.rows
-    }
-
-    fn given_up(&self) -> bool {
-        self.turn.as_ref().is_some_and(|turn| turn.load(Ordering::Relaxed))
-    }
-
-    async fn run(&mut self, conn: &mut SqliteConnection) -> bool {
-        let Some(work) = self.work.take() else { return false };
-        // A panic in one job must not take the writer, and with it the service, down.
-        let result = AssertUnwindSafe(async { work(conn).await }).catch_unwind().await;
-        let result = match result {
-            Ok(result) => result.map_err(|fault| fault.0),
-            Err(_) => Err(StoreError::Statement("a store job panicked".to_owned())),
-        };
-        let keep = result.is_ok();
-        self.result = Some(result);
-        keep
-    }
-
-    fn answer(self: Box<Self>, commit: &Result<(), StoreError>) {
-        let answer = match (commit, self.result) {
-            (Err(failed), _) => Err(failed.clone()),
-            (Ok(()), Some(result)) => result,
-            (Ok(()), None) => Err(closed()),
-        };
-        // Nobody waits any more when the caller gave up; the job is done all the same.
-        let _ = self.reply.send(answer);
-    }
-}
+/// The next piece of bulk work, if there is one and nobody else waits.
+type More<'a> = dyn FnMut() -> Option<Box<dyn Job>> + Send + 'a;
 
 struct Task {
     options: SqliteConnectOptions,
@@ -210,17 +149,24 @@ struct Task {
     /// `None` after a failed transaction: the next one starts on a fresh connection, whatever state this one was in.
     conn: Option<SqliteConnection>,
     counts: Arc<Counts>,
+    load: Load,
     outage: Outage,
     _lock: File,
 }
 
 impl Task {
     async fn serve(mut self, mut waiting: mpsc::Receiver<Message>) {
-        let mut closing = Vec::new();
-        while let Some(first) = waiting.recv().await {
+        let (mut closing, mut left) = (Vec::new(), None);
+        while let Some(first) = match left.take() {
+            Some(message) => Some(message),
+            None => waiting.recv().await,
+        } {
             let (mut batch, mut rows, mut next) = (Vec::new(), 0, Some(first));
             while let Some(message) = next.take() {
                 match message {
+                    Message::Job(job) if job.bulk() && batch.is_empty() => left = self.load(job, &mut waiting).await,
+                    // After what came before it is kept.
+                    Message::Job(job) if job.bulk() => left = Some(Message::Job(job)),
                     // They would keep those out that wait, while another program holds the file.
                     Message::Job(job) if job.given_up() => drop(job),
                     Message::Job(job) => {
@@ -232,7 +178,7 @@ impl Task {
                         closing.push(done);
                     }
                 }
-                if batch.len() < BATCH_JOBS && rows < BATCH_ROWS {
+                if left.is_none() && batch.len() < BATCH_JOBS && rows < BATCH_ROWS {
                     next = waiting.try_recv().ok();
                 }
             }
@@ -248,21 +194,44 @@ impl Task {
     }
 
     async fn commit(&mut self, mut batch: Vec<Box<dyn Job>>) {
-        let ended = self.transact(&mut batch).await.map_err(whole_transaction);
+        let ended = match batch.len() {
+            1 => self.transact_whole(&mut batch, &mut || None).await,
+            _ => self.transact(&mut batch).await,
+        };
+        let told = self.ended(ended, batch.len()).await;
+        batch.into_iter().for_each(|job| job.answer(&told));
+    }
+
+    /// Runs bulk work in one transaction for as long as there is some and nobody else waits; what came instead.
+    async fn load(&mut self, first: Box<dyn Job>, waiting: &mut mpsc::Receiver<Message>) -> Option<Message> {
+        let (mut load, mut left) = (vec![first], None);
+        let mut more = || match waiting.try_recv().ok()? {
+            Message::Job(job) if job.bulk() => Some(job),
+            other => {
+                left = Some(other);
+                None
+            }
+        };
+        let ended = self.transact_whole(&mut load, &mut more).await;
+        let told = self.ended(ended, load.len()).await;
+        load.into_iter().for_each(|job| job.answer(&told));
+        left
+    }
+
+    /// What is told to the jobs of a transaction.
+    async fn ended(&mut self, ended: Answer<()>, jobs: usize) -> Result<(), StoreError> {
+        let ended = ended.map_err(whole_transaction);
         match &ended {
             Ok(()) if self.outage.is_on() => self.end_outage().await,
             Ok(()) => {}
             Err(error) => {
                 if self.outage.begins() {
-                    tracing::warn!(target: "fanfare::store", jobs = batch.len(), %error, "sqlite transaction failed");
+                    tracing::warn!(target: "fanfare::store", jobs, %error, "sqlite transaction failed");
                 }
                 self.disconnect().await;
             }
         }
-        let told = if mutant::on("answer_before_commit") { Ok(()) } else { ended };
-        for job in batch {
-            job.answer(&told);
-        }
+        if mutant::on("answer_before_commit") { Ok(()) } else { ended }
     }
 
     /// One that changed nothing says nothing of a full disk. The connection is newer than the outage.
@@ -274,40 +243,63 @@ impl Task {
         }
     }
 
+    async fn connect(&mut self) -> Answer<()> {
+        if self.conn.is_none() {
+            self.file.check().await?;
+            self.conn = Some(self.options.connect().await?);
+        }
+        Ok(())
+    }
+
     async fn transact(&mut self, batch: &mut [Box<dyn Job>]) -> Answer<()> {
-        let conn = match self.conn.take() {
-            Some(conn) => conn,
-            None => {
-                self.file.check().await?;
-                self.options.connect().await?
-            }
-        };
-        let conn = self.conn.insert(conn);
+        self.connect().await?;
+        let Some(conn) = &mut self.conn else { return Err(closed().into()) };
         // IMMEDIATE: a transaction that becomes a writer later is refused at once, busy timeout or not.
         let mut transaction = conn.begin_with("BEGIN IMMEDIATE").await?;
-        // Alone, a job has the transaction for a savepoint: SQLite need not keep what each page was before.
-        if let [alone] = batch {
-            let keep = alone.run(&mut transaction).await;
+        for job in batch.iter_mut() {
+            let mut savepoint = transaction.begin().await?;
+            let keep = job.run(&mut savepoint).await;
+            let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
+            // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
+            ended?;
+            self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+        }
+        self.file.check().await?;
+        transaction.commit().await?;
+        self.counts.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// One job, or as many pieces of bulk work as there are. When one fails none is kept: the transaction serves for a
+    /// savepoint, and SQLite need not keep what each page was before.
+    async fn transact_whole(&mut self, load: &mut Vec<Box<dyn Job>>, more: &mut More<'_>) -> Answer<()> {
+        self.connect().await?;
+        let Some(conn) = &mut self.conn else { return Err(closed().into()) };
+        let mut transaction = conn.begin_with("BEGIN IMMEDIATE").await?;
+        let (mut rows, mut at) = (0, 0);
+        while let Some(job) = load.get_mut(at) {
+            rows += job.rows();
+            let keep = job.run(&mut transaction).await;
             self.counts.jobs.fetch_add(1, Ordering::Relaxed);
             if !keep {
                 // SQLite undoes the transaction by itself after some errors, a full disk say; what the job says stands.
                 if transaction.rollback().await.is_err() {
                     self.disconnect().await;
                 }
-                return Ok(());
+                let failed = load.swap_remove(at);
+                failed.answer(&Ok(()));
+                let other = StoreError::Unavailable("another piece of the same transaction failed".to_owned());
+                return if load.is_empty() { Ok(()) } else { Err(other.into()) };
             }
-        } else {
-            for job in batch.iter_mut() {
-                let mut savepoint = transaction.begin().await?;
-                let keep = job.run(&mut savepoint).await;
-                let ended = if keep { savepoint.commit().await } else { savepoint.rollback().await };
-                // SQLite undoes the whole transaction by itself after some errors; the savepoint is gone then.
-                ended?;
-                self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+            if !self.load.is_full(rows) {
+                load.extend(more());
             }
+            at += 1;
         }
         self.file.check().await?;
+        let begun = Instant::now();
         transaction.commit().await?;
+        self.load.committed(rows, begun.elapsed());
         self.counts.commits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Importing: the answers of single registrations, for a batch at once.
 
 use fanfare::domain::batch::Class;
-use fanfare::domain::ids::FanoutId;
+use fanfare::domain::ids::{DeviceKey, FanoutId};
 use fanfare::domain::outcome::Outcome::{TokenDead, TokenInvalid};
 use fanfare::domain::recipient::{Address, DeviceState, Follows, KindMask, Locale};
-use fanfare::store::{ImportRow, StoreError};
+use fanfare::store::{DevicePage, ImportRow, StoreError};
 
 use super::world::*;
 
@@ -179,11 +179,29 @@ pub async fn two_imports_of_the_same_new_devices_at_once_count_each_once(store: 
     for round in 0..5 {
         let name = |i: u64| format!("{round}-{i}");
         let new = |i: u64| row(i, &name(i), &format!("t-{round}-{i}"), Some(following("team:ars", GOAL)));
-        let rows: Vec<ImportRow> = (1..=300).map(new).collect();
+        let rows: Vec<ImportRow> = (1..=600).map(new).collect();
         let back: Vec<ImportRow> = rows.iter().rev().cloned().collect();
         let (one, other) = tokio::join!(store.import(rows, false), store.import(back, false));
         let (one, other) = (one.unwrap(), other.unwrap());
-        assert_eq!((one.imported + other.imported, one.updated + other.updated), (300, 300));
+        assert_eq!((one.imported + other.imported, one.updated + other.updated), (600, 600));
     }
-    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 1_500);
+    assert_eq!(page(&store, "team:ars", GOAL).await.len(), 3_000);
+}
+
+/// However a database writes it: an export says devices in the order of the file they came in.
+pub async fn a_large_batch_of_new_devices_is_kept_in_the_order_of_the_file(store: Shared) {
+    let name = |line: u64| format!("d-{:04}", 2_000 - line);
+    let follows = |line: u64| line.is_multiple_of(2).then(|| following("team:ars", GOAL));
+    let rows: Vec<ImportRow> =
+        (0..2_000).map(|line| row(line, &name(line), &format!("t-{line}"), follows(line))).collect();
+    let done = store.import(rows.clone(), false).await.unwrap();
+    assert_eq!((done.imported, done.updated, done.rejected), (2_000, 0, vec![]));
+    let page = DevicePage { after: DeviceKey(0), limit: 3_000, state: None };
+    let kept = store.device_page(page).await.unwrap();
+    let ids: Vec<&str> = kept.iter().map(|view| view.device.id.as_str()).collect();
+    assert_eq!(ids, rows.iter().map(|row| row.id().as_str()).collect::<Vec<_>>());
+    assert!(kept.iter().zip(&rows).all(|(view, row)| view.device.address == row.device.address));
+    assert_eq!(super::world::page(&store, "team:ars", GOAL).await.len(), 1_000);
+    let again = store.import(rows, false).await.unwrap();
+    assert_eq!((again.imported, again.updated), (0, 2_000));
 }

@@ -221,6 +221,7 @@ on_every_engine! {
     importing::a_line_without_follows_leaves_them_as_they_are,
     importing::a_row_that_says_what_is_there_changes_no_time,
     importing::two_imports_of_the_same_new_devices_at_once_count_each_once,
+    importing::a_large_batch_of_new_devices_is_kept_in_the_order_of_the_file,
     model::random_operations_agree_with_a_model,
     ; with a hand in the tables:
     a_chunk_that_does_not_parse_neither_stays_owned_nor_stops_the_others,

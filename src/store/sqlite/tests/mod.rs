@@ -16,6 +16,7 @@ use crate::domain::recipient::{Address, KindMask, Locale, Platform};
 use crate::store::Open;
 
 mod life;
+mod sharing;
 mod trouble;
 
 const LEASE_MS: i64 = 3_600_000;
@@ -114,9 +115,17 @@ async fn queued<T: Send + 'static>(
     store: &Arc<SqliteStore>,
     work: impl for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
 ) -> tokio::task::JoinHandle<Result<T, StoreError>> {
-    let before = store.writer.queued();
     let theirs = Arc::clone(store);
-    let job = tokio::spawn(async move { theirs.writer.run(1, work).await });
+    in_queue(store, async move { theirs.writer.run(1, work).await }).await
+}
+
+/// The same for any call that writes.
+async fn in_queue<T: Send + 'static>(
+    store: &SqliteStore,
+    call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> tokio::task::JoinHandle<Result<T, StoreError>> {
+    let before = store.writer.queued();
+    let job = tokio::spawn(call);
     while store.writer.queued() == before {
         tokio::task::yield_now().await;
     }
@@ -174,30 +183,6 @@ async fn many_parallel_accepts_share_few_commits() {
     assert_eq!(after.jobs - before.jobs, 256);
     let commits = after.commits - before.commits;
     assert!(commits <= 64, "256 posts took {commits} commits");
-}
-
-#[tokio::test]
-async fn a_batch_ends_after_a_thousand_rows() {
-    let (_directory, store) = fresh().await;
-    let store = Arc::new(store);
-    let gate = hold(&store).await;
-    let before = store.write_counts();
-    let mut imports = Vec::new();
-    // Each row writes a device and a follow.
-    for first in [1, 301, 601] {
-        let (waiting, theirs) = (store.writer.queued(), Arc::clone(&store));
-        imports.push(tokio::spawn(async move { theirs.import((first..first + 300).map(row).collect(), false).await }));
-        while store.writer.queued() == waiting {
-            tokio::task::yield_now().await;
-        }
-    }
-    gate.send(()).unwrap();
-    for import in imports {
-        assert_eq!(import.await.unwrap().unwrap().imported, 300);
-    }
-    let after = store.write_counts();
-    assert_eq!(after.jobs - before.jobs, 4);
-    assert_eq!(after.commits - before.commits, 3, "what was held, two imports, then the third");
 }
 
 #[tokio::test]
