@@ -233,9 +233,10 @@ impl Refusal {
     }
 }
 
-/// A caller's own name of a field may hold anything, and the answer may end on a terminal or in a log.
+/// A caller's own name of a field may hold anything, and what is said of it may end on a terminal or in a log. The pointer
+/// stays what it is: a program finds the field by it.
 fn escaped(fault: FieldProblem) -> FieldProblem {
-    FieldProblem { field: showable(fault.field), problem: showable(fault.problem) }
+    FieldProblem { problem: showable(fault.problem), ..fault }
 }
 
 impl From<Vec<FieldError>> for Refusal {
