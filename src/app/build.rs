@@ -234,7 +234,7 @@ impl Base {
             jobs: HashMap::new(),
             doubt: Doubt::default(),
             floor: EverySecond::default(),
-            full: EverySecond::default(),
+            overdue: EverySecond::default(),
         }
     }
 

@@ -307,24 +307,8 @@ impl<'a> Field<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capacity::fanout::tests::published;
     use crate::capacity::latency::Latency;
-
-    fn published(stalls: f64) -> Fanout {
-        Fanout {
-            recipients: 1_018,
-            slots: 32,
-            lent: 0,
-            stall_after_s: 1.0,
-            latency: Latency::constant(0.091),
-            stall_probability: stalls / 1_018.0,
-            stall_s: 15.4,
-            connections: 1,
-            streams: 100,
-            ceiling_per_s: 9_000.0,
-            instances: 1,
-            start_up_s: 0.0,
-        }
-    }
 
     #[test]
     fn the_published_fan_out_happens_as_it_did() {

@@ -200,13 +200,13 @@ pub fn little(in_flight: f64, mean_s: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     /// About 1,018 recipients, 32 slots, 2.9 s when calm: 91 ms per answer.
-    fn published(stalls: f64) -> Fanout {
+    pub(in crate::capacity) fn published(stalls: f64) -> Fanout {
         Fanout {
             recipients: 1_018,
             slots: 32,

@@ -32,7 +32,7 @@ const RECOLLECT_EVERY: Duration = Duration::from_secs(3);
 /// How often chunks are claimed beside those whose turn it is. Of the least urgent class one lasts for 10,000 launches, at its
 /// one in twenty: seconds, at any rate.
 const SELDOM: Duration = Duration::from_secs(1);
-/// Overdue chunks claimed at once with full hands: they leave them in the next turn.
+/// Overdue chunks claimed at once: they leave the hands in the next turn.
 const OVERDUE_AT_ONCE: u32 = 16;
 /// And so often in a second: 64,000 recipients, which is what memory has room for beside those in hand.
 const OVERDUE_ROUNDS: u32 = 8;
@@ -57,8 +57,8 @@ pub struct Claimer {
     pub doubt: Doubt,
     /// When to look for something that is not urgent.
     pub floor: EverySecond,
-    /// When to look for what does not wait for room.
-    pub full: EverySecond,
+    /// When to look for those whose time is over, who do not wait for room.
+    pub overdue: EverySecond,
 }
 
 /// When to claim chunks whose turn by urgency may never come: less urgent than all in hand, or overdue.
@@ -151,7 +151,7 @@ impl Claimer {
             let claimed = self.store.claim_floor(self.boot, than).await?;
             self.keep(claimed).await?;
         }
-        if self.full.due(Instant::now()) {
+        if self.overdue.due(Instant::now()) {
             self.claim_overdue().await?;
         }
         let Some(request) = self.request() else { return Ok(None) };
